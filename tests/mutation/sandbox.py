@@ -94,20 +94,34 @@ FIRST = {
     ],
     "operators/difference/difference.py": ["difference/test_difference.py", "difference/test_difference_properties.py"],
     "operators/difference/pipeline.py": ["difference/test_difference.py", "difference/test_difference_properties.py"],
-    **{f"operators/{file}": ["aggregate/test_aggregate.py", "aggregate/test_aggregate_properties.py"] for file in
-    AGGREGATES}, **{f"operators/{file}": tests_of(file) for file in FEEDBACK}, **{f"operators/{file}": GROUPS_TESTS for
-    file in GROUPS}, **{f"operators/{file}": tests for file, tests in JUGGLER_TESTS.items()}, **{f"operators/{file}":
-    tests for file, tests in MEMORY_TESTS.items()}, **{f"operators/{file}":
-    ["distributed/test_distributed_feedback.py", "distributed/test_replay_history.py",
-    "distributed/test_distributed.py"] for file in PLACED}, "operators/distributed/payoff.py":
-    ["distributed/test_payoff.py"], **{f"operators/{file}": tests for file, tests in SPILL_TESTS.items()},
-    **{f"operators/{file}": tests for file, tests in SPILLING_TESTS.items()}, **{f"operators/{file}": tests for file,
-    tests in SPILL_LOG_TESTS.items()}, **{f"operators/{file}": tests for file, tests in BACKLOG_TESTS.items()},
-    "operators/join/tables.py": ["join/test_tables.py"], "operators/migration/strategies.py": ["join/test_tables.py"],
-    "operators/migration/sizes.py": ["join/test_tables.py", "migration/test_cost.py"], "operators/migration/cost.py":
-    ["join/test_tables.py", "migration/test_cost.py"], "operators/migration/difference.py":
-    ["difference/test_difference.py", "difference/test_difference_properties.py"],
+    "operators/join/tables.py": ["join/test_tables.py"],
+    "operators/migration/strategies.py": ["join/test_tables.py"],
+    "operators/migration/sizes.py": ["join/test_tables.py", "migration/test_cost.py"],
+    "operators/migration/cost.py": ["join/test_tables.py", "migration/test_cost.py"],
+    "operators/migration/difference.py": [
+        "difference/test_difference.py",
+        "difference/test_difference_properties.py",
+    ],
 }
+_AGGREGATES = ["aggregate/test_aggregate.py", "aggregate/test_aggregate_properties.py"]
+_DISTRIBUTED = [
+    "distributed/test_distributed_feedback.py",
+    "distributed/test_replay_history.py",
+    "distributed/test_distributed.py",
+]
+for _tests_of_files in (
+    dict.fromkeys(AGGREGATES, _AGGREGATES),
+    {file: tests_of(file) for file in FEEDBACK},
+    dict.fromkeys(GROUPS, GROUPS_TESTS),
+    JUGGLER_TESTS,
+    MEMORY_TESTS,
+    dict.fromkeys(PLACED, _DISTRIBUTED) | {"distributed/payoff.py": ["distributed/test_payoff.py"]},
+    SPILL_TESTS,
+    SPILLING_TESTS,
+    SPILL_LOG_TESTS,
+    BACKLOG_TESTS,
+):
+    FIRST |= {f"operators/{file}": tests for file, tests in _tests_of_files.items()}
 """The tests most likely to notice, run first; the others follow."""
 
 _SURE = '''"""The tests here must run the copy beside them, whatever is installed."""
@@ -178,7 +192,7 @@ class Sandbox:
         Raises:
             RuntimeError: they fail, so no mutant could be judged.
         """
-        verdict = self._tests([], self._warm)
+        verdict = self._tests(self._others([]), self._warm)
         if verdict.caught:
             raise RuntimeError(f"the unbroken tests fail: {verdict.by}")
         self._seconds = verdict.seconds
@@ -192,20 +206,24 @@ class Sandbox:
         shutil.copytree(self._warm, cache)
         try:
             file.write_text(mutated(self.root, mutant))
-            return self._tests(FIRST[mutant.file], cache, only_first=only_first)
+            likely = FIRST[mutant.file]
+            verdict = self._tests(likely, cache)
+            # Most mutants end here. Collecting all tests at once takes longer than the likely ones.
+            return verdict if verdict.caught or only_first else self._tests(self._others(likely), cache)
         finally:
             file.write_text(before)
             # Numba's cache goes by the time of the source.
             os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
             shutil.rmtree(cache)
 
-    def _tests(self, first: list[str], cache: Path, *, only_first: bool = False) -> Verdict:
+    def _others(self, likely: list[str]) -> list[str]:
+        """All other test files; property tests come last, since they take longest."""
         folder = self.root / "tests/operators"
         found = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("test_*.py"))]
-        rest = [name for name in found if name not in first]
-        # Property tests last: they take longest.
-        rest.sort(key=lambda name: name.endswith("_properties.py"))
-        chosen = first if only_first else first + rest
+        return sorted(set(found) - set(likely), key=lambda name: (name.endswith("_properties.py"), name))
+
+    def _tests(self, files: list[str], cache: Path) -> Verdict:
+        """Run the tests of some files, until the first that fails."""
         # Bytecode caches go by whole seconds, too coarse for a file that changes twice in one.
         env = os.environ | {
             "NUMBA_CACHE_DIR": str(cache),
@@ -218,7 +236,7 @@ class Sandbox:
         began = time.monotonic()
         try:
             done = subprocess.run(
-                [*command, *(str(folder / name) for name in chosen)],
+                [*command, *(str(self.root / "tests/operators" / name) for name in files)],
                 cwd=self.root,
                 env=env,
                 capture_output=True,
