@@ -163,7 +163,7 @@ def test_schemas_know_no_kafka() -> None:
 
 
 MODULES_AT_MOST = 16
-CATALOGUES = {"operators/kernels", "ops/bench/papers"}
+CATALOGUES = {"operators/kernels"}
 """Folders of one file per thing, where more files are no harder to find one's way in."""
 
 

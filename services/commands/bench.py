@@ -220,8 +220,17 @@ def cleanup(
     _measure(bench_cleanup, settings, json)
 
 
+def figures_of(paper: str) -> str:
+    """The module whose `BENCH` draws a paper's figures."""
+    return f"ops.bench.papers.{paper}.figures"
+
+
+JIT_ON_KAFKA = "ops.bench.kafka.jit_kafka"
+"""The module whose `BENCH` measures feedback between workers."""
+
+
 def _redraws(name: str, help: str) -> None:
-    """Add the command that draws a paper's figures: `ops.bench.papers.<name>`."""
+    """Add the command that draws a paper's figures."""
 
     @app.command(name, help=help)
     def command(
@@ -232,7 +241,7 @@ def _redraws(name: str, help: str) -> None:
         seed: Seed = 1,
         out: Out = Path("bench-results"),
     ) -> None:
-        _redraw(f"papers.{name}", quick, full, figure, runs, seed, out)
+        _redraw(figures_of(name), quick, full, figure, runs, seed, out)
 
 
 def _redraw(module: str, quick: bool, full: bool, figure: int | None, runs: int | None, seed: int, out: Path) -> None:
@@ -243,7 +252,7 @@ def _redraw(module: str, quick: bool, full: bool, figure: int | None, runs: int 
 
     if quick and full:
         raise UsageError("--quick and --full contradict each other: give one of them, or none")
-    bench: PaperBench[Any] = import_module(f"ops.bench.{module}").BENCH
+    bench: PaperBench[Any] = import_module(module).BENCH
     with Progress() as progress:
         warm_up(lambda step: progress.say(f"compiling: {step}"))
         size = "quick" if quick else "full" if full else "default"
@@ -286,7 +295,7 @@ def jit(
     out: Out = Path("bench-results"),
 ) -> None:
     """The figures of the JIT paper, 10 to 17, redrawn: feedback on and off, nested loops and hash joins."""
-    _redraw("jit_kafka" if kafka else "papers.jit", quick, full, figure, runs, seed, out)
+    _redraw(JIT_ON_KAFKA if kafka else figures_of("jit"), quick, full, figure, runs, seed, out)
 
 
 def _finish_suite(suite: Suite, out: Path) -> None:

@@ -6,7 +6,7 @@ every visit, and always pass those of another input. The output of a visit does 
 for each visit is independent.
 
 Costs are nanoseconds per kind of work, so that examining a structure, evaluating a predicate and passing on a tuple can
-be compared. `python -m ops.bench.papers.juggler_costs` measures them from whole runs; those below are its rounded
+be compared. `python -m ops.bench.papers.juggler.costs` measures them from whole runs; those below are its rounded
 results on an AMD EPYC. It cannot separate work that always occurs together: a candidate, its evaluation and passing it
 on took 38 ns, divided up here; a piece took 170 to 340 us, including its part of a slice's fixed cost. Only the
 proportions matter.

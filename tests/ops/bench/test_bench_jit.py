@@ -10,9 +10,9 @@ import pytest
 
 from operators.plan.plan import parse_plan
 from ops.bench.measuring.measure import Progress
-from ops.bench.papers.jit import BUSHY, FULL, LEFT_DEEP, JitSettings, bench_jit
-from ops.bench.papers.jit_runs import RARE, TABLE_II, Clique, Cost, check_equal, compare
-from ops.bench.papers.jit_tasks import AllMatch
+from ops.bench.papers.jit.figures import BUSHY, FULL, LEFT_DEEP, JitSettings, bench_jit
+from ops.bench.papers.jit.runs import RARE, TABLE_II, Clique, Cost, check_equal, compare
+from ops.bench.papers.jit.tasks import AllMatch
 from schemas.columns import I64
 from schemas.errors import InvariantError, UsageError
 from tests.papers import drawn, medians

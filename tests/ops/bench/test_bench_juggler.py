@@ -12,9 +12,9 @@ from operators.groups.sharing import APART
 from operators.juggler.predicates.order import ADAPTIVE, ORDERS
 from operators.juggler.routing.tuples_in_flight import ENCODINGS, PREDICATES, QUERIES
 from ops.bench.measuring.measure import Progress
-from ops.bench.papers.juggler import BENCH, BINARY, MULTI, SAME, JugglerSettings, bench_juggler
-from ops.bench.papers.juggler_runs import Size, run_group
-from ops.bench.papers.juggler_workloads import OVERLAPS, STEP_MS, drifting, many, overlapping, reordering
+from ops.bench.papers.juggler.figures import BENCH, BINARY, MULTI, SAME, JugglerSettings, bench_juggler
+from ops.bench.papers.juggler.runs import Size, run_group
+from ops.bench.papers.juggler.workloads import OVERLAPS, STEP_MS, drifting, many, overlapping, reordering
 from schemas.errors import UsageError
 from tests.papers import drawn, medians
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,21 @@ import pytest
 from ops.bench.measuring.figures import Figure, Panel, Series
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.suites import Suite
-from ops.bench.papers.hybmig import ENOUGH, HybMigSettings, bench_hybmig
-from ops.bench.papers.hybmig_runs import STRATEGIES, Clique, run
-from ops.bench.papers.jisc import FULL, JiscSettings, bench_jisc
-from ops.bench.papers.jisc_runs import Feed, Star
-from ops.bench.papers.simulated_clock import SimulatedClock
+from ops.bench.papers.hybmig.figures import ENOUGH, HybMigSettings, bench_hybmig
+from ops.bench.papers.hybmig.runs import STRATEGIES, Clique, run
+from ops.bench.papers.hybmig.simulated_clock import SimulatedClock
+from ops.bench.papers.jisc.figures import FULL, JiscSettings, bench_jisc
+from ops.bench.papers.jisc.runs import Feed, Star
 from schemas.errors import UsageError
+from services.commands.bench import JIT_ON_KAFKA, figures_of
 from tests.papers import drawn, medians
+
+
+@pytest.mark.parametrize("module", [*map(figures_of, ("jisc", "hybmig", "jit", "juggler", "spill")), JIT_ON_KAFKA])
+def test_commands_find_their_figures(module: str) -> None:
+    """`weir bench jit --kafka` named a module that had moved."""
+    assert callable(import_module(module).BENCH.run)
+
 
 TINY = JiscSettings(
     joins=(3, 8),

@@ -15,11 +15,11 @@ from operators.spill.strategies import STRATEGIES
 from ops.bench.measuring.figures import Figure
 from ops.bench.measuring.measure import Progress, tells_memory
 from ops.bench.measuring.suites import Suite
-from ops.bench.papers.spill import FULL, bench_spill, memory, throughput
-from ops.bench.papers.spill_beyond import accounting, asked, growth, pauses, tenth
-from ops.bench.papers.spill_rocksdb import CHUNK_ROWS, IN_ROCKSDB, run_in_rocksdb
-from ops.bench.papers.spill_runs import ALL_IN_MEMORY, THIRDS, Workload, digest, run
-from ops.bench.papers.spill_traces import (
+from ops.bench.papers.spill.beyond import accounting, asked, growth, pauses, tenth
+from ops.bench.papers.spill.figures import FULL, bench_spill, memory, throughput
+from ops.bench.papers.spill.rocksdb import CHUNK_ROWS, IN_ROCKSDB, run_in_rocksdb
+from ops.bench.papers.spill.runs import ALL_IN_MEMORY, THIRDS, Workload, digest, run
+from ops.bench.papers.spill.traces import (
     LONGEST_IN_MEMORY,
     SAME,
     SpillSettings,

@@ -8,7 +8,7 @@ import numpy as np
 
 from operators.plan.choose import choose_plan, sample_statistics
 from operators.plan.plan import Plan
-from ops.bench.papers.jisc_runs import Star
+from ops.bench.papers.jisc.runs import Star
 from ops.bench.workloads import BEGIN_MS, Workload
 from schemas.columns import Batch, Column
 from schemas.query import Query, Type

@@ -13,10 +13,10 @@ from operators.spill.strategies import DEFAULT_STRATEGY
 from ops.bench.measuring.figures import Claim, Figure, Panel, Points, curves, over
 from ops.bench.measuring.measure import Progress, tells_memory
 from ops.bench.measuring.report import number
-from ops.bench.papers.spill_memory import Footprint, Probe, footprint
-from ops.bench.papers.spill_rocksdb import IN_ROCKSDB, run_in_rocksdb
-from ops.bench.papers.spill_runs import ALL_IN_MEMORY, INTERARRIVAL_MS, Trace, run
-from ops.bench.papers.spill_traces import (
+from ops.bench.papers.spill.memory import Footprint, Probe, footprint
+from ops.bench.papers.spill.rocksdb import IN_ROCKSDB, run_in_rocksdb
+from ops.bench.papers.spill.runs import ALL_IN_MEMORY, INTERARRIVAL_MS, Trace, run
+from ops.bench.papers.spill.traces import (
     LONGEST_IN_MEMORY,
     SpillSettings,
     Traces,

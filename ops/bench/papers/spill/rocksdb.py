@@ -1,6 +1,6 @@
 """The executor that spilling is compared with: a symmetric hash join whose whole state is a RocksDB table.
 
-It runs the query and plan of `ops.bench.papers.spill_runs` and nothing else. Each join keeps the rows of either side
+It runs the query and plan of `ops.bench.papers.spill.runs` and nothing else. Each join keeps the rows of either side
 by the join's key, as a state backend does. A key has a *head*, which has the number of its full chunks and the rows of
 the open chunk, and chunks of CHUNK_ROWS rows, so that a key's list is not rewritten for every new row. For each slice,
 all heads of both sides are read with one `multi_get`, all chunks with another, and everything is written in one
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
-from ops.bench.papers.spill_runs import INTERARRIVAL_MS, Trace, Workload, digest
+from ops.bench.papers.spill.runs import INTERARRIVAL_MS, Trace, Workload, digest
 from schemas.columns import I64, Batch, Mask
 
 IN_ROCKSDB = "all in RocksDB"

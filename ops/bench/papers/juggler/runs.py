@@ -24,7 +24,7 @@ from operators.juggler.routing.tuples_in_flight import QUERIES
 from operators.juggler.state.sources import GroupSources
 from operators.kernels.hashing import combine_words, mix_words
 from operators.plan.plan import parse_plan
-from ops.bench.papers.juggler_workloads import STEP_MS, Group
+from ops.bench.papers.juggler.workloads import STEP_MS, Group
 from schemas.columns import Batch
 from schemas.errors import InvariantError
 from schemas.groups import QueryGroup, query_group, streams_of
@@ -124,9 +124,7 @@ def run_with(group: Group, operator: Callable[[GroupSources, QueryGroup], Juggle
     return in_turn({JUGGLER: steps_with(group, operator, size, seed)})[JUGGLER]
 
 
-def steps_with(
-    group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int
-) -> Steps:
+def steps_with(group: Group, operator: Callable[[GroupSources, QueryGroup], Juggler], size: Size, seed: int) -> Steps:
     """Run all queries of the group in one operator, which `operator` makes."""
     queries = group.queries()
     return _steps(GroupEngine(queries, streams_of(queries), _Together(operator)), group, size, seed)

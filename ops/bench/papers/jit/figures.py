@@ -11,8 +11,8 @@ from typing import Any
 from ops.bench.measuring.figures import Figure, Panel, Points, Series, curves, over
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.suites import PaperBench, Suite
-from ops.bench.papers.jit_runs import REPEATED_S, Clique, Cost, GeneratedQuery, compare
-from ops.bench.papers.jit_tasks import AllMatch, FromEngineBench
+from ops.bench.papers.jit.runs import REPEATED_S, Clique, Cost, GeneratedQuery, compare
+from ops.bench.papers.jit.tasks import AllMatch, FromEngineBench
 from ops.bench.workloads import clique, three_way
 from schemas.errors import UsageError
 
@@ -56,7 +56,7 @@ class JitSettings:
     Attributes:
         windows: counted in each run, after one that fills the states; None for the paper's five hours in all.
         points: how many values each axis has, the first and the last among them.
-        scale: multiple of the paper's rates for hash joins (`ops.bench.papers.jit_runs`).
+        scale: multiple of the paper's rates for hash joins (`ops.bench.papers.jit.runs`).
         skews: Zipf's exponents; drifts: how many windows a phase lasts.
         skew_scale: `scale` for skewed values, which make many pairs.
         slices: into how many pieces a window is cut, for nested loops and for hash joins; feedback acts between pieces.

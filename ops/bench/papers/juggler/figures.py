@@ -20,7 +20,7 @@ from ops.bench.measuring.figures import Figure, Panel, Points, curves, over
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.report import number
 from ops.bench.measuring.suites import PaperBench, Suite
-from ops.bench.papers.juggler_runs import (
+from ops.bench.papers.juggler.runs import (
     Size,
     Steps,
     Trace,
@@ -31,7 +31,7 @@ from ops.bench.papers.juggler_runs import (
     run_group,
     steps_with,
 )
-from ops.bench.papers.juggler_workloads import (
+from ops.bench.papers.juggler.workloads import (
     OVERLAPS,
     STEP_MS,
     WATCHED,

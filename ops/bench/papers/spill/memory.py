@@ -1,6 +1,6 @@
 """Compares the memory that an engine with a memory budget reports with the memory of its process.
 
-`python -m ops.bench.papers.spill_memory JSON` runs in a process of its own, set up as `weir run --memory` sets up its
+`python -m ops.bench.papers.spill.memory JSON` runs in a process of its own, set up as `weir run --memory` sets up its
 own. JSON is a `Probe`; it prints a `Footprint` as JSON.
 """
 
@@ -18,14 +18,14 @@ from operators.engine.engine import Engine
 from operators.spill.spilling import MemoryBudget
 from ops.bench.measuring.commands import run_command
 from ops.bench.measuring.measure import resident_bytes
-from ops.bench.papers.spill_runs import INTERARRIVAL_MS, NO_LIMIT, Workload, run, spill_of
+from ops.bench.papers.spill.runs import INTERARRIVAL_MS, NO_LIMIT, Workload, run, spill_of
 from services.process.memory import choose_small_pages, prepare
 from services.spill.block_store import SpillStore
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One run. `budget_bytes` is None for all in memory; see `ops.bench.papers.spill_runs.run`."""
+    """One run. `budget_bytes` is None for all in memory; see `ops.bench.papers.spill.runs.run`."""
 
     ratios: tuple[float, float, float]
     tuple_range: int
@@ -65,7 +65,7 @@ class _Store(SpillStore):
 
 def footprint(probe: Probe) -> Footprint:
     """Run the probe in a process of its own."""
-    command = (sys.executable, "-m", "ops.bench.papers.spill_memory", json.dumps(asdict(probe)))
+    command = (sys.executable, "-m", "ops.bench.papers.spill.memory", json.dumps(asdict(probe)))
     return Footprint(**json.loads(run_command(command).output))
 
 

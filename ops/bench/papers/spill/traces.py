@@ -14,7 +14,7 @@ from operators.state.side_state import PARTITION_GROUPS
 from ops.bench.measuring.figures import Figure, Panel, Points, curves, over
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.report import number
-from ops.bench.papers.spill_runs import ALL_IN_MEMORY, Trace, Workload, run
+from ops.bench.papers.spill.runs import ALL_IN_MEMORY, Trace, Workload, run
 
 Traces = dict[str, list[Trace]]
 """The runs of each strategy."""
@@ -35,7 +35,7 @@ class SpillSettings:
     """Sizes of `weir bench spill`.
 
     Attributes:
-        tuple_range: K; see `ops.bench.papers.spill_runs`.
+        tuple_range: K; see `ops.bench.papers.spill.runs`.
         ranges: the length of the input in tuple ranges.
         share: the budget as a share of what all states take when nothing is spilled.
         steps: how many steps the input is divided into; memory is sampled after each.

@@ -11,7 +11,7 @@ from operators.plan.plan import Plan
 from ops.bench.measuring.figures import Figure, Panel, Points, Series, curves, over
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.suites import PaperBench, Suite
-from ops.bench.papers.hybmig_runs import Clique, Trace, run
+from ops.bench.papers.hybmig.runs import Clique, Trace, run
 from schemas.errors import UsageError
 
 PAPER = "HybMig: A Hybrid Approach to Dynamic Plan Migration for Continuous Queries, TKDE 19(3) 2007, section 5"

@@ -12,7 +12,7 @@ from operators.plan.plan import Plan
 from ops.bench.measuring.figures import Figure, Panel, Points, curves, over
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.suites import PaperBench, Suite
-from ops.bench.papers.jisc_runs import Feed, Star, Turns
+from ops.bench.papers.jisc.runs import Feed, Star, Turns
 from schemas.errors import UsageError
 
 PAPER = "JISC: Adaptive Stream Processing Using Just-In-Time State Completion, EDBT 2014, section 6"

@@ -1,6 +1,6 @@
 """Measures the kinds of work of Juggler's visits: the costs of `operators.juggler.predicates.order`.
 
-    python -m ops.bench.papers.juggler_costs
+    python -m ops.bench.papers.juggler.costs
 
 Every fixed order runs over data of several shapes, so that the kinds of work occur in different proportions. The costs
 are those that explain the times best, by least squares of relative errors. A kind with cost 0 always occurs together
@@ -17,8 +17,8 @@ import numpy.typing as npt
 from operators.juggler.operator import Juggler
 from operators.juggler.predicates.order import ORDERS, VisitWork
 from operators.juggler.state.sources import GroupSources
-from ops.bench.papers.juggler_runs import Size, run_with
-from ops.bench.papers.juggler_workloads import Group, drifting, overlapping, reordering
+from ops.bench.papers.juggler.runs import Size, run_with
+from ops.bench.papers.juggler.workloads import Group, drifting, overlapping, reordering
 from schemas.groups import QueryGroup
 
 KINDS = tuple(field.name for field in fields(VisitWork))

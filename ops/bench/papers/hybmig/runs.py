@@ -36,7 +36,7 @@ from operators.migration.moving_state import MovingState
 from operators.migration.parallel_track import ParallelTrack
 from operators.plan.plan import Join, Leaf, Plan, left_deep
 from operators.state.sources import Sources
-from ops.bench.papers.simulated_clock import SimulatedClock
+from ops.bench.papers.hybmig.simulated_clock import SimulatedClock
 from schemas.columns import I64, Batch, Column
 from schemas.language.program import parse_program
 from schemas.query import Query, Type

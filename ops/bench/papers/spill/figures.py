@@ -9,9 +9,9 @@ from __future__ import annotations
 from ops.bench.measuring.figures import Figure, Panel, curves
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.suites import PaperBench, Suite
-from ops.bench.papers.spill_beyond import accounting, asked, drift, growth, pauses, tenth, warm_up, zipf
-from ops.bench.papers.spill_runs import INTERARRIVAL_MS, Workload
-from ops.bench.papers.spill_traces import (
+from ops.bench.papers.spill.beyond import accounting, asked, drift, growth, pauses, tenth, warm_up, zipf
+from ops.bench.papers.spill.runs import INTERARRIVAL_MS, Workload
+from ops.bench.papers.spill.traces import (
     SpillSettings,
     Traces,
     all_strategies,

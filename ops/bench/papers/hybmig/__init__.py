@@ -1,0 +1,1 @@
+"""Repeats the experiments of the HybMig paper: `weir bench hybmig`."""

@@ -1,0 +1,1 @@
+"""Repeats the experiments of the JISC paper: `weir bench jisc`."""

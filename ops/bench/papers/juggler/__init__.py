@@ -1,0 +1,1 @@
+"""Repeats the experiments of the Juggler paper: `weir bench juggler`."""

@@ -1,0 +1,1 @@
+"""Repeats the experiments of the state spill paper: `weir bench spill`."""
