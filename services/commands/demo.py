@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from schemas.durations import parse_duration
+from services.commands.counts import counted
 
 if TYPE_CHECKING:
     from ops.demo.show import Outcome
@@ -108,19 +109,19 @@ def _report(console: Console, outcome: Outcome) -> None:
     found, metrics = outcome.comparison, outcome.metrics
     say(
         console,
-        f"{outcome.records:,} records in and {found.found:,} results out in {outcome.seconds:.1f} s "
+        f"{counted(outcome.records, 'record')} in and {counted(found.found, 'result')} out in {outcome.seconds:.1f} s "
         f"({outcome.records / outcome.seconds:,.0f} records/s), in "
-        f"{metrics.get('commits_total', 0):,.0f} transactions; "
+        f"{counted(metrics.get('commits_total', 0), 'transaction')}; "
         f"{metrics.get('late_tuples_total', 0):,.0f} late, "
-        f"{metrics.get('dead_letters_total', 0):,.0f} dead letters",
+        f"{counted(metrics.get('dead_letters_total', 0), 'dead letter')}",
     )
     verdict = "equal, row for row, and in order" if found.equal else "DIFFERENT"
-    say(console, f"DuckDB, asked the same over the whole year: {found.expected:,} rows: {verdict}")
+    say(console, f"DuckDB, asked the same over the whole year: {counted(found.expected, 'row')}: {verdict}")
     for name, rows in (("only DuckDB has", found.missing), ("only Weir has", found.unexpected)):
         for row in rows.head(_SHOWN_ROWS).iter_rows(named=True):
             say(console, f"  {name} {row}")
     if found.out_of_order:
-        say(console, f"  {found.out_of_order:,} results came after a later one of their airport")
+        say(console, f"  {counted(found.out_of_order, 'result')} came after a later one of their airport")
 
 
 def _where_it_is(console: Console, outcome: Outcome, folder: Path) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from schemas.errors import UsageError
 from schemas.query import Query
 from schemas.timestamps import format_iso, format_progress, parse_iso
+from services.commands.counts import counted
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, TableFiles, group_of
 from services.files.query_files import table_paths
@@ -222,11 +223,11 @@ def _time(option: str, text: str) -> int:
 
 
 def _taken(intake: RecordCounts) -> str:
-    return f"{intake.tuples:,} tuples, {intake.late:,} late, {intake.dead:,} dead letters"
+    return f"{counted(intake.tuples, 'tuple')}, {intake.late:,} late, {counted(intake.dead, 'dead letter')}"
 
 
 def _buried(intake: RecordCounts) -> list[str]:
-    return [f"{intake.dead:,} record(s) are dead letters, the first is {intake.first_dead}"] if intake.dead else []
+    return [f"{counted(intake.dead, 'dead letter')}, the first is {intake.first_dead}"] if intake.dead else []
 
 
 def _verdict(found: Audit) -> list[str]:
@@ -237,7 +238,7 @@ def _verdict(found: Audit) -> list[str]:
     since = f" from {format_iso(found.begin)}" if found.begin else ""
     others = [f"  not a result: {place}" for place in found.unreadable[:_SHOWN]]
     if found.unreadable:
-        others.insert(0, f"{len(found.unreadable):,} record(s) are no results of this query")
+        others.insert(0, f"no result of this query: {counted(len(found.unreadable), 'record')}")
     verdict = "exact" if found.clean else "WRONG"
     return [
         f"{_taken(found.intake)}; results{since}{until} compared",

@@ -9,6 +9,7 @@ from pathlib import Path
 from schemas.errors import UsageError
 from schemas.groups import read_by
 from schemas.query import Query
+from services.commands.counts import counted
 from services.commands.query_options import Switch
 from services.commands.run.options import Cleanup, RunOptions
 from services.commands.run.terminal import ending, read_progress, report
@@ -88,7 +89,7 @@ def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int) ->
     if options.verbose:
         for one in counters.queries:
             how = f"shared, {one.executor}" if one.shared else f"apart, {one.executor} {one.plan}".rstrip()
-            print(f"weir: {one.name}: {one.results:,} results ({how})", file=sys.stderr)
+            print(f"weir: {one.name}: {counted(one.results, 'result')} ({how})", file=sys.stderr)
 
 
 def _check_one_plan(queries: Sequence[Query], options: RunOptions) -> None:

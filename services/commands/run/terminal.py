@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import typer
 
+from services.commands.counts import counted
 from services.commands.run.options import RunOptions
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def ending(job: Job) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(f"weir: interrupted; {job.written:,} result(s) are written", file=sys.stderr)
+        print(f"weir: interrupted; {counted(job.written, 'result')} written", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         raise typer.Exit(BROKEN_PIPE) from None
@@ -79,14 +80,15 @@ def report(job: Job, counters: Counters, plan: str, options: RunOptions) -> None
     dead = job.statistics.dead_letters
     if dead and options.dead_letters is None:
         kept = "--dead-letters FILE keeps them"
-        print(f"weir: {dead:,} record(s) are dead letters ({kept}), the first is {job.first_dead}", file=sys.stderr)
+        print(f"weir: {counted(dead, 'dead letter')} ({kept}), the first is {job.first_dead}", file=sys.stderr)
     if counters.late and options.late is None:
-        print(f"weir: {counters.late:,} late tuple(s) were left out (--late FILE keeps them)", file=sys.stderr)
+        print(f"weir: {counted(counters.late, 'late tuple')} left out (--late FILE keeps them)", file=sys.stderr)
     if options.verbose:
         seconds = job.statistics.seconds
         rate = counters.input_tuples / seconds if seconds > 0 else 0.0
         print(
-            f"weir: {counters.input_tuples:,} tuples, {counters.results:,} results, {counters.late:,} late, "
-            f"{dead:,} dead letters in {seconds:.2f} s ({rate:,.0f} tuples/s)" + f", plan {plan}" * bool(plan),
+            f"weir: {counted(counters.input_tuples, 'tuple')}, {counted(counters.results, 'result')}, "
+            f"{counters.late:,} late, {counted(dead, 'dead letter')} in {seconds:.2f} s ({rate:,.0f} tuples/s)"
+            + f", plan {plan}" * bool(plan),
             file=sys.stderr,
         )

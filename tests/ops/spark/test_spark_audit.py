@@ -95,7 +95,7 @@ def test_an_audit_of_a_worker_is_clean_until_its_output_is_damaged(
     out_file = tmp_path / "past.jsonl"
     code, _, stderr = command(case, "backfill", "--out", str(out_file))
     assert code == 0, stderr
-    assert "1 dead letters" in stderr
+    assert "1 dead letter" in stderr
     assert canonical(orjson.loads(line) for line in out_file.read_bytes().splitlines()) == expected
 
     damage(case, reader)

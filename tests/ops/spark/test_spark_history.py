@@ -431,7 +431,7 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
     pieces = ["--source", f"a={written.path('a1.jsonl')}", "--source", f"a={written.path('a2.jsonl')}", *run[2:]]
     code, _, stderr = written.command("backfill", *pieces, "--out", written.path("batch.jsonl"))
     assert code == 0, stderr
-    assert "1 dead letters" in stderr
+    assert "1 dead letter" in stderr
     lines = sorted_lines(written.path("batch.jsonl"))
     assert lines == sorted_lines(written.path("run.jsonl"))
     assert len(lines) > 100
@@ -445,7 +445,7 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
     code, out, _ = written.command("audit", *run, "--results", written.path("damaged.jsonl"))
     assert code == 1
     assert "2 missing, 1 extra, 2 doubled" in out
-    assert "1 record(s) are no results of this query" in out
+    assert "no result of this query: 1 record" in out
     assert f"extra, 1 of 0, line {damaged.index(stray) + 1}: {stray.decode()}" in out
     places = f"line {damaged.index(lines[3]) + 1} to line {len(damaged) - 2}"
     assert f"doubled, 3 of 1, {places}: {lines[3].decode()}" in out

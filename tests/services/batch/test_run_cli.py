@@ -71,7 +71,7 @@ def test_results_go_to_standard_output_and_nothing_else(folder: Path, weir: Weir
 def test_verbose_prints_one_summary_line(folder: Path, weir: Weir) -> None:
     code, out, err = weir("run", "q.sql", *SOURCES, "-v", "--out", "r.jsonl", "--plan", "(H T)")
     assert (code, out) == (0, b"")
-    assert err.startswith("weir: 3 tuples, 1 results, 0 late, 0 dead letters in ")
+    assert err.startswith("weir: 3 tuples, 1 result, 0 late, 0 dead letters in ")
     assert err.rstrip().endswith("plan (H T)")
     assert Path("r.jsonl").read_bytes() == ANSWER
 
@@ -118,9 +118,9 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
     code, out, err = weir("run", "q.sql", *SOURCES)
     assert (code, out) == (0, ANSWER)
     assert err.splitlines() == [
-        "weir: 1 record(s) are dead letters (--dead-letters FILE keeps them), the first is t.jsonl:5: "
+        "weir: 1 dead letter (--dead-letters FILE keeps them), the first is t.jsonl:5: "
         "broken JSON: expected a value at character 1, found 'oops'",
-        "weir: 1 late tuple(s) were left out (--late FILE keeps them)",
+        "weir: 1 late tuple left out (--late FILE keeps them)",
     ]
 
 
@@ -329,7 +329,7 @@ def test_results_of_a_live_pipe_come_before_its_end_and_ctrl_c_is_clean(folder: 
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert process.stderr.read() == b"weir: interrupted; 1 result(s) are written\n"
+        assert process.stderr.read() == b"weir: interrupted; 1 result written\n"
         assert Path("r.jsonl").read_bytes() == ANSWER
     finally:
         process.kill()

@@ -101,8 +101,8 @@ def test_late_and_dead_letters_of_a_group_are_written_once(folder: Path, weir: W
     Path("t.jsonl").write_text('{"mote":1,"at":9000}\n{"mote":"x","at":9000}\n{"mote":1,"at":1000}\n')
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r")
     assert code == 0
-    assert "weir: 1 late tuple(s) were left out" in err
-    assert "weir: 1 record(s) are dead letters" in err
+    assert "weir: 1 late tuple left out" in err
+    assert "weir: 1 dead letter (" in err
     assert weir("run", "q.sql", *SOURCES, "--out", "r", "--late", "l", "--dead-letters", "d") == (0, b"", "")
     assert Path("l").read_bytes() == b'{"mote":1,"at":1000}\n'
     assert len(Path("d").read_bytes().splitlines()) == 1
@@ -118,7 +118,7 @@ def test_what_cannot_share_an_operator_runs_apart_unless_all_must(folder: Path, 
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "-v")
     assert code == 0
     assert err.splitlines()[1:] == [
-        "weir: alarms: 1 results (shared, juggler)",
+        "weir: alarms: 1 result (shared, juggler)",
         "weir: all: 2 results (shared, juggler)",
         "weir: counts: 2 results (shared, juggler)",
         "weir: n: 2 results (apart, xjoin (H T))",
