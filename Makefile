@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels demo test test-deep test-one coverage test-slow torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
+.PHONY: help setup kernels demo test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ coverage: kernels ## run all tests but the slow ones, and list the lines that th
 
 test-slow: setup ## run the long suites
 	@$(BIN)/python -m pytest -m slow
+
+mutation: setup ## break the engine in small ways and check that tests notice; hours: MUTATION_ARGS='--resume FILE'
+	@$(BIN)/python -m tests.mutation --jobs 2 $(MUTATION_ARGS)
 
 torture: kernels ## run random trials with random faults, TORTURE_ARGS='--minutes 30 --seed 1'
 	@$(BIN)/python -m tests.torture $(TORTURE_ARGS)
