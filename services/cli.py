@@ -12,6 +12,10 @@ from services.process import kernel_cache
 GC_THRESHOLD = 20_000
 """New objects before Python looks for unreachable ones; its own default of 700 suits smaller programs."""
 
+NEED_LAST_COLLECTIONS = frozenset({"confluent_kafka", "duckdb"})
+"""Modules whose objects Python must collect before the process ends. The threads of a Kafka client that is left use
+OpenSSL meanwhile, and crash the process. DuckDB reports its own modules as leaked."""
+
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 COMMANDS = {
@@ -118,9 +122,8 @@ def main() -> None:
         print(f"weir: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     finally:
-        # Python's last collections would go through all modules of Numba and Arrow for 0.4 s. Kafka clients need them:
-        # the threads of a client that is not collected use OpenSSL while the process ends, and crash it.
-        if "confluent_kafka" not in sys.modules:
+        # Python's last collections would go through all modules of Numba and Arrow for 0.4 s.
+        if NEED_LAST_COLLECTIONS.isdisjoint(sys.modules):
             gc.freeze()
 
 
