@@ -120,6 +120,30 @@ def describe(consumer: Any, partitions: Mapping[TP, Hashable]) -> str:
     )
 
 
+def describe_membership(consumer: Any) -> str:
+    """What aiokafka's coordination waits for, for the log."""
+    if consumer is None or consumer._coordinator is None:
+        return "the consumer has not started"
+    coordinator, client = consumer._coordinator, consumer._client
+    return (
+        f"coordinator {coordinator.coordinator_id}, member {coordinator.member_id!r}, "
+        f"generation {coordinator.generation}, rejoin needed {coordinator._rejoin_needed_fut.done()}, "
+        f"coordination {_awaited(coordinator._coordination_task)}, metadata {_awaited(client._sync_task)}, "
+        f"connecting {client._get_conn_lock.locked()}"
+    )
+
+
+def _awaited(task: asyncio.Task[Any]) -> str:
+    """The coroutines of a task, each of which waits for the next one; for a task that has ended, its outcome."""
+    if task.done():
+        return repr(task)
+    names, coroutine = [], task.get_coro()
+    while (code := getattr(coroutine, "cr_code", None)) is not None:
+        names.append(code.co_qualname)
+        coroutine = coroutine.cr_await
+    return " > ".join(names)
+
+
 def revive(fetcher: Any) -> BaseException | None:
     """Restart aiokafka's fetch routine if it has ended by an error; returns that error.
 

@@ -19,6 +19,7 @@ This uses private parts of faust-streaming 0.15.3 and aiokafka 0.14.0, which are
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar, Protocol, cast
@@ -45,6 +46,7 @@ from services.kafka.fetching import (
     AnswerWatch,
     answer_mark,
     describe,
+    describe_membership,
     end_coordination,
     end_fetches,
     partition_state,
@@ -68,6 +70,9 @@ WATCH_S = 1.0
 
 LEAVE_S = 5.0
 """How long a worker that ends waits for Kafka's answer that it has left the group."""
+
+NEVER_MS = sys.maxsize
+"""A worker without tasks reads nothing, which must not end its membership."""
 
 AGAIN_S = 0.5
 """Pause before a consumer is started again that no broker has answered."""
@@ -117,7 +122,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             # Tasks decide where reading starts, and what a lost offset means: a reset would silently lose input.
             auto_offset_reset="none",
             isolation_level="read_committed",
-            max_poll_interval_ms=int(conf.broker_max_poll_interval * 1000),
+            max_poll_interval_ms=NEVER_MS,
             max_partition_fetch_bytes=conf.consumer_max_fetch_size,
             fetch_max_wait_ms=FETCH_WAIT_MS,
             request_timeout_ms=int(conf.broker_request_timeout * 1000),
@@ -129,7 +134,11 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         )
 
     async def on_start(self) -> None:
-        """Join the group, and remove the member of an earlier process that could not leave it."""
+        """Start the consumer, unless the service is stopped before Kafka has answered."""
+        await self.wait(self._start())
+
+    async def _start(self) -> None:
+        """Connect, and remove the member of an earlier process that could not leave the group."""
         self._consumer = self._create_consumer(loop=self.thread_loop)
         self.time_started = time.monotonic()
         if not await connect(self._consumer, lambda: self.should_stop):
@@ -423,10 +432,24 @@ class Consumer(driver.Consumer):
         consumer = self._thread._consumer
         return consumer is None or any(c.connected() for c in list(consumer._client._conns.values()))
 
-    def member_id(self) -> str:
-        """This process's member id in the group; empty before it has joined."""
+    def generation(self) -> tuple[str, int]:
+        """The member id and the group's generation; an empty id before this process has joined."""
         consumer = self._thread._consumer
-        return "" if consumer is None or consumer._coordinator is None else str(consumer._coordinator.member_id)
+        coordinator = None if consumer is None else consumer._coordinator
+        return ("", -1) if coordinator is None else (str(coordinator.member_id), int(coordinator.generation))
+
+    def is_joining(self) -> bool:
+        """Whether this process has yet to join the group's generation, as far as it knows."""
+        consumer = self._thread._consumer
+        coordinator = None if consumer is None else consumer._coordinator
+        if coordinator is None or coordinator._rejoin_needed_fut.done():
+            return True
+        heartbeats = coordinator._heartbeat_task
+        return heartbeats is None or heartbeats.done()
+
+    def describe_membership(self) -> str:
+        """What joining the group waits for, for the log."""
+        return describe_membership(self._thread._consumer)
 
     async def rejoin(self) -> None:
         """Ask the group for a new assignment: after a task was fenced, the group decides whose task it is."""

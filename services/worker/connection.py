@@ -57,13 +57,13 @@ class Connection:
                 "no connection to Kafka; retrying, nothing is lost meanwhile", brokers=self._settings.clients.bootstrap
             )
         if self._answer is None:
-            self._answer = asyncio.get_running_loop().run_in_executor(None, self._ask)
+            self._answer = asyncio.get_running_loop().run_in_executor(None, self.ask)
         elif self._answer.done():
             error, self._answer = self._answer.result(), None
             self._judge(error, now)
 
-    def _ask(self) -> BrokerError | None:
-        """Why there is no connection; None if another client can connect. Blocks."""
+    def ask(self) -> BrokerError | None:
+        """Why no client can connect to Kafka; None if one can. Blocks."""
         try:
             self._admin.check()
         except BrokerError as error:

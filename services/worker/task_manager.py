@@ -67,8 +67,8 @@ class ConsumerControl(Protocol):
     async def rejoin(self) -> None:
         """Ask the group for a new assignment."""
 
-    def member_id(self) -> str:
-        """The member id, empty before joining."""
+    def generation(self) -> tuple[str, int]:
+        """The member id, empty before joining, and the group's generation."""
 
     def caught_up_ms(self, tp: TP) -> int | None:
         """When (wall clock, ms) the broker last reported nothing beyond our position; None if there is more."""
@@ -88,6 +88,7 @@ class TaskManager:
 
     Attributes:
         joined: whether the group has assigned tasks (or none) to this worker.
+        generation: the member id and the group's generation of the last assignment.
         assignment_count: how many assignments the group has made.
         consumer: set before the first assignment.
     """
@@ -122,6 +123,7 @@ class TaskManager:
         self._last_beat_s = time.monotonic()
         self._silence_reported_s = float("-inf")
         self.joined = False
+        self.generation = ("", -1)
         self.assignment_count = 0
         self.consumer: ConsumerControl | None = None
 
@@ -169,10 +171,11 @@ class TaskManager:
             # While one task ends, `close` may take the others.
             if (assignment := self._assignments.pop(number, None)) is not None:
                 await self._end_assignment(assignment)
-        member = self.consumer.member_id() if self.consumer else ""
+        generation = self.consumer.generation() if self.consumer else ("", -1)
+        member, _ = generation
         if not member or self._closing:
             return  # already out of the group again; the next assignment, if any, opens tasks
-        self.joined = True
+        self.joined, self.generation = True, generation
         self.assignment_count += 1
         for number in sorted(numbers):
             assignment = self._assignments.get(number)
@@ -341,7 +344,7 @@ class TaskManager:
             task.start()
             return
         assignment.task, assignment.no_task_reason, assignment.since_s = task, "", time.monotonic()
-        assignment.member = self.consumer.member_id() if self.consumer else ""
+        assignment.member, _ = self.generation
         assignment.readers = {lane: PartitionReader(start.offset) for lane, start in task.recovery.lanes.items()}
         task.start()
         if self.consumer is not None:

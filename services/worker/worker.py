@@ -58,6 +58,7 @@ from services.task.spec import GroupWork, TaskSpec, streams_by_topic
 from services.task.spill import check_budget
 from services.worker.connection import Connection
 from services.worker.group_tasks import GroupTasks
+from services.worker.membership import Membership
 from services.worker.operator_tasks import OperatorTasks
 from services.worker.query_tasks import QueryTasks
 from services.worker.task_kind import TaskKind
@@ -422,13 +423,15 @@ class Worker:
     async def _until_stopped(
         self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer, active: ActivePlan
     ) -> None:
-        """Wait for a signal, a failed task, a crash of the app, another plan or new partitions.
+        """Wait for a signal, a failed task, a crash of the app, another plan, new partitions or a group that does
+        not answer.
 
         Meanwhile store this worker's member id, so that a later process can make it leave the group.
         """
         assert self._stop is not None
         stored_member = ""
         connection = Connection(self._admin, self._settings, self._pages, self._log)
+        membership = Membership(connection.ask)
         distributed = self._versions is not None
         growth = PartitionGrowth(
             self._admin, self._query, self._partitions, distributed=distributed, log=self._log
@@ -450,10 +453,16 @@ class Worker:
                 connection.check(consumer.connected())
             except Refused as error:
                 self._fail(error)
-            member = consumer.member_id()
+            generation = consumer.generation()
+            member, _ = generation
             if self._state is not None and member and member != stored_member:
                 self._state.remember_member(member)
                 stored_member = member
+            assigned = app.task_manager.generation == generation and not consumer.is_joining()
+            if membership.is_lost(assigned, generation):
+                self._log.warning("the consumer group does not answer, joining anew")
+                self._log.info("state of the membership before", client=consumer.describe_membership())
+                return
             if await self._replaced(active, app.task_manager):
                 self._log.info("another plan takes over", version=active.version + 1)
                 return
@@ -497,7 +506,6 @@ class Worker:
             broker_heartbeat_interval=settings.session_timeout_ms / 4000,
             broker_rebalance_timeout=30.0,
             broker_request_timeout=40.0,
-            broker_max_poll_interval=600.0,
             consumer_max_fetch_size=1 << 20,
             consumer_metadata_max_age_ms=METADATA_MS,
             TableManager=NoTables,

@@ -118,9 +118,9 @@ class Kafka:
     async def rejoin(self) -> None:
         """It is in."""
 
-    def member_id(self) -> str:
-        """Its id."""
-        return "member"
+    def generation(self) -> tuple[str, int]:
+        """It has joined."""
+        return "member", 1
 
     def caught_up_ms(self, tp: TP) -> int | None:
         """Nothing is known."""

@@ -67,9 +67,9 @@ class Member:
         """Noted."""
         self.asked += 1
 
-    def member_id(self) -> str:
-        """Its id."""
-        return "member"
+    def generation(self) -> tuple[str, int]:
+        """It has joined."""
+        return "member", 1
 
     def caught_up_ms(self, tp: TP) -> int | None:
         """Nothing is known."""
