@@ -12,8 +12,9 @@ from collections.abc import Callable, Hashable
 
 from schemas.errors import BrokerError
 
-PATIENCE_S = 60.0
-"""How long the group may keep a worker waiting. A rebalance ends after 30 s, even if a member is frozen."""
+PATIENCE_S = 45.0
+"""How long the group may keep a worker waiting. A rebalance ends after 30 s, even if a member is frozen, and an
+unanswered request after 40 s."""
 
 ABSENCE_S = 10.0
 """If `is_lost` was not called for so long, this process itself stood still, and earlier times prove nothing."""
