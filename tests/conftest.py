@@ -21,7 +21,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import is_hypothesis_test
+from hypothesis import is_hypothesis_test, settings
 
 from tests.broker_fixture import broker, restartable_broker, topics
 from tests.time_budget import pytest_configure, pytest_runtest_setup, pytest_terminal_summary
@@ -41,6 +41,10 @@ WAITING = {TESTS, TESTS / "ops", TESTS / "ops" / "spark", TESTS / "torture"}
 """Folders whose tests start processes, with or without Kafka."""
 PROCESSES = "COVERAGE_PROCESS_CONFIG"
 """Tells child processes of a measured process that they are measured too."""
+
+# On a busy machine an example may take any time.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 RELEASE = os.environ.get("WEIR_RELEASE")
 """The checkout of another release whose command line tests are to start, or None."""

@@ -131,7 +131,6 @@ def test_tasks_that_die_and_drivers_that_do_not_finish(spark: SparkSession, fold
 @pytest.mark.slow
 @settings(
     max_examples=10,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
 )

@@ -289,7 +289,6 @@ def property_of(strategy: st.SearchStrategy[Case], examples: int, check: Any = c
 
     @settings(
         max_examples=examples,
-        deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
         database=None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.codecs.blocks import decode_block, encode_block
@@ -28,7 +28,6 @@ def batch_of(rows: list[tuple[object, ...]]) -> Batch:
     return Batch(np.array([row[0] for row in rows], np.int64), columns)
 
 
-@settings(deadline=None)
 @given(ROWS, st.integers(0, 2**40), st.data())
 def test_round_trip(rows: list[tuple[object, ...]], first: int, data: st.DataObject) -> None:
     whole = batch_of(rows)
@@ -47,7 +46,6 @@ def test_a_column_may_have_any_name() -> None:
     assert decode_block(encode_block("s", 0, batch), "x").batch.columns["_ts"].to_values() == [7]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_damage_is_noticed(data: st.DataObject) -> None:
     raw = bytearray(encode_block("s", 3, batch_of([(1, 2, 3.0, "x", True, 4), (5, None, None, None, None, None)])))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.engine.engine import Engine
@@ -318,7 +318,6 @@ class TaskHistory:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly-once", "at-least-once"])
-@settings(deadline=None)
 @given(st.lists(STEPS, max_size=30))
 def test_results_do_not_depend_on_plan_changes_and_deaths(
     exactly_once: bool, steps: list[tuple[str, Any, Any]]
