@@ -224,12 +224,11 @@ class Sandbox:
 
     def _tests(self, files: list[str], cache: Path) -> Verdict:
         """Run the tests of some files, until the first that fails."""
-        # Bytecode caches go by whole seconds, too coarse for a file that changes twice in one.
-        env = os.environ | {
-            "NUMBA_CACHE_DIR": str(cache),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "HYPOTHESIS_PROFILE": "mutation",
-        }
+        env = os.environ | {"NUMBA_CACHE_DIR": str(cache), "HYPOTHESIS_PROFILE": "mutation"}
+        if cache != self._warm:
+            # The unbroken run has left the bytecode of all files. It goes by whole seconds, which is too coarse for a
+            # file that changes twice in one, so a mutant leaves none.
+            env["PYTHONDONTWRITEBYTECODE"] = "1"
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
         # A busy machine may take long over one test; the limit here is that of the whole.
         command += ["-o", "faulthandler_timeout=0"]
