@@ -28,7 +28,7 @@ from services.cli import main
 from services.worker import membership
 from services.worker.task_manager import TaskManager
 
-membership.PATIENCE_S = 4.0
+membership.PATIENCE_S = 8.0
 call, calls = {owner}.{name}, 0
 
 async def waits(self, *given):
@@ -136,7 +136,7 @@ def test_a_join_that_never_ends_is_begun_anew(case: Case, workers: Workers, owne
     """A worker stayed "starting". Found by torture."""
     worker = workers.start(case, prefix=changed(WAITS_FOR_EVER.format(owner=owner, name=name, which=1)))
     worker.wait_running()
-    assert worker.text().count(ANEW) == 1
+    assert ANEW in worker.text()
     check_results(case, worker)
     assert worker.stop() == 0
     assert "Traceback" not in worker.text()
