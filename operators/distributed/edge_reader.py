@@ -127,9 +127,13 @@ class EdgeReader:
         assert self._feedback is not None
         if not self._feedback.note(self.stream, notice):
             return ReadCounts(repeated=1)
+        history = self._histories[notice.channel]
         if notice.whole:
             clock = self._clocks[notice.channel]
-            self._histories[notice.channel].remember(offset, clock, clock)
+            history.remember(offset, clock, clock)
+        if len(notice.late):
+            # They come after their time, perhaps in a stretch without any other tuple.
+            history.extend(int(notice.late.ts[-1]))
         return ReadCounts(tuples=len(notice.late))
 
     def point(self, channel: int, horizon_ms: int, position: int) -> ReplayPoint:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from operators.distributed import edge_writer as route
@@ -122,6 +122,7 @@ def check(chain: Chain, query: Query, rows: dict[str, list[list[Row]]]) -> None:
 
 @PROPERTY
 @given(st.integers(0, 2**32), st.integers(1, 3), st.booleans())
+@example(2814549849, 1, True)  # The successor did not read again what had come late.
 def test_what_is_kept_back_comes_when_it_is_demanded(seed: int, split: int, deaths: bool) -> None:
     rng = random.Random(seed)
     query, plan, rows = sparse(rng)
