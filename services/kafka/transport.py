@@ -74,6 +74,9 @@ LEAVE_S = 5.0
 NEVER_MS = sys.maxsize
 """A worker without tasks reads nothing, which must not end its membership."""
 
+NOT_JOINED = ("", -1)
+"""`Consumer.generation` before the process has joined its group."""
+
 AGAIN_S = 0.5
 """Pause before a consumer is started again that no broker has answered."""
 
@@ -132,6 +135,11 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             metadata_max_age_ms=int(conf.consumer_metadata_max_age_ms),
             **own.security,
         )
+
+    @property
+    def coordinator(self) -> Any:
+        """aiokafka's membership of the group; None before the consumer has started."""
+        return None if self._consumer is None else self._consumer._coordinator
 
     async def on_start(self) -> None:
         """Start the consumer, unless the service is stopped before Kafka has answered."""
@@ -216,7 +224,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """
         if self._unreadable is not None:
             raise self._unreadable
-        coordinator = None if self._consumer is None else self._consumer._coordinator
+        coordinator = self.coordinator
         if coordinator is None:
             return
         try:
@@ -433,15 +441,13 @@ class Consumer(driver.Consumer):
         return consumer is None or any(c.connected() for c in list(consumer._client._conns.values()))
 
     def generation(self) -> tuple[str, int]:
-        """The member id and the group's generation; an empty id before this process has joined."""
-        consumer = self._thread._consumer
-        coordinator = None if consumer is None else consumer._coordinator
-        return ("", -1) if coordinator is None else (str(coordinator.member_id), int(coordinator.generation))
+        """The member id and the group's generation; NOT_JOINED at first."""
+        coordinator = self._thread.coordinator
+        return NOT_JOINED if coordinator is None else (str(coordinator.member_id), int(coordinator.generation))
 
     def is_joining(self) -> bool:
         """Whether this process has yet to join the group's generation, as far as it knows."""
-        consumer = self._thread._consumer
-        coordinator = None if consumer is None else consumer._coordinator
+        coordinator = self._thread.coordinator
         if coordinator is None or coordinator._rejoin_needed_fut.done():
             return True
         heartbeats = coordinator._heartbeat_task

@@ -28,6 +28,7 @@ from schemas.errors import BrokerError, WeirError
 from services.delivery.sink import Aborted, Fenced
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
+from services.kafka.transport import NOT_JOINED
 from services.placement.distributed import DistributedLayout
 from services.placement.tasks import Layout
 from services.process.logs import Log, get_log
@@ -68,7 +69,7 @@ class ConsumerControl(Protocol):
         """Ask the group for a new assignment."""
 
     def generation(self) -> tuple[str, int]:
-        """The member id, empty before joining, and the group's generation."""
+        """The member id, empty while it has none, and the group's generation."""
 
     def caught_up_ms(self, tp: TP) -> int | None:
         """When (wall clock, ms) the broker last reported nothing beyond our position; None if there is more."""
@@ -87,8 +88,7 @@ class TaskManager:
         fatal: called with the error when the worker cannot go on.
 
     Attributes:
-        joined: whether the group has assigned tasks (or none) to this worker.
-        generation: the member id and the group's generation of the last assignment.
+        generation: the member id and the group's generation of the last assignment; NOT_JOINED before the first.
         assignment_count: how many assignments the group has made.
         consumer: set before the first assignment.
     """
@@ -122,10 +122,14 @@ class TaskManager:
         self._patience_s = (settings.patience_ms + settings.commit_ms + settings.epoch_ms) / 1000
         self._last_beat_s = time.monotonic()
         self._silence_reported_s = float("-inf")
-        self.joined = False
-        self.generation = ("", -1)
+        self.generation = NOT_JOINED
         self.assignment_count = 0
         self.consumer: ConsumerControl | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group has assigned tasks (or none) to this worker."""
+        return self.generation != NOT_JOINED
 
     # --- The transport's Flow -----------------------------------------------------------------------
 
@@ -171,11 +175,11 @@ class TaskManager:
             # While one task ends, `close` may take the others.
             if (assignment := self._assignments.pop(number, None)) is not None:
                 await self._end_assignment(assignment)
-        generation = self.consumer.generation() if self.consumer else ("", -1)
+        generation = self.consumer.generation() if self.consumer else NOT_JOINED
         member, _ = generation
         if not member or self._closing:
             return  # already out of the group again; the next assignment, if any, opens tasks
-        self.joined, self.generation = True, generation
+        self.generation = generation
         self.assignment_count += 1
         for number in sorted(numbers):
             assignment = self._assignments.get(number)

@@ -26,13 +26,12 @@ REQUEST_S = 10.0
 
 
 class Health(Protocol):
-    """The health of the tasks, as `services.worker.task_manager.TaskManager` knows it. Called in threads.
+    """The health of the tasks, as `services.worker.task_manager.TaskManager` knows it. Called in threads."""
 
-    Attributes:
-        joined: whether the group has assigned tasks (or none) to this worker.
-    """
-
-    joined: bool
+    @property
+    def joined(self) -> bool:
+        """Whether the group has assigned tasks (or none) to this worker."""
+        ...
 
     def unhealthy_reason(self) -> str:
         """What is wrong; empty when all tasks are healthy."""
