@@ -116,6 +116,7 @@ class TaskManager:
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._ending: set[Task] = set()
+        self._unwanted: dict[asyncio.Task[None], int] = {}
         self._spawned: set[asyncio.Task[None]] = set()
         settings = spec.settings
         # A task commits and computes only at these intervals, so it cannot be late any sooner.
@@ -318,16 +319,22 @@ class TaskManager:
 
     async def _open(self, assignment: TaskAssignment, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
+        # Former tasks of this number hold the state table until their threads have ended.
         for former in [task for task in self._ending if task.number == assignment.number]:
-            # It holds the state table until its thread has ended.
             await self._end(former)
+        if unwanted := [ending for ending, number in self._unwanted.items() if number == assignment.number]:
+            await asyncio.wait(unwanted)
         give_up = threading.Event()
+        opened = self._loop.run_in_executor(
+            self._threads, self._open_task, assignment.number, give_up, self._on_end, self._on_change
+        )
         try:
-            task = await self._loop.run_in_executor(
-                self._threads, self._open_task, assignment.number, give_up, self._on_end, self._on_change
-            )
+            task = await asyncio.shield(opened)
         except asyncio.CancelledError:
             give_up.set()
+            ending = self._spawn(self._end_unwanted(opened))
+            self._unwanted[ending] = assignment.number
+            ending.add_done_callback(self._unwanted.pop)
             raise
         except SpillError as error:
             self._metrics.of(str(assignment.number)).spill_failures.inc()
@@ -343,10 +350,6 @@ class TaskManager:
         except WeirError as error:
             self._fatal(error)
             return
-        if self._closing or self._assignments.get(assignment.number) is not assignment:
-            task.abandon()
-            task.start()
-            return
         assignment.task, assignment.no_task_reason, assignment.since_s = task, "", time.monotonic()
         assignment.member, _ = self.generation
         assignment.readers = {lane: PartitionReader(start.offset) for lane, start in task.recovery.lanes.items()}
@@ -354,6 +357,17 @@ class TaskManager:
         if self.consumer is not None:
             await self.consumer.seek_to(self._positions(assignment))
         self._on_change()
+
+    async def _end_unwanted(self, opened: asyncio.Future[Task]) -> None:
+        """Wait until a thread has opened a task that is no longer wanted, and end the task, which releases what it
+        holds."""
+        try:
+            task = await opened
+        except WeirError:
+            return
+        task.abandon()
+        task.start()
+        await self._end(task)
 
     def _positions(self, assignment: TaskAssignment) -> dict[TP, tuple[int, int]]:
         if assignment.task is None:
@@ -498,6 +512,8 @@ class TaskManager:
         await asyncio.gather(*(self._end_assignment(assignment) for assignment in assignments))
         for task in list(self._ending):
             await self._end(task)
+        if self._unwanted:
+            await asyncio.wait(self._unwanted, timeout=SETTLE_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- For other modules --------------------------------------------------------------------------

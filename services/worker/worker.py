@@ -188,7 +188,8 @@ class Worker:
         self._control = ControlLog(self._settings.clients, topics_of_group.control, name).start()
         try:
             self._check_formats(counts)
-            with tempfile.TemporaryDirectory(prefix="weir-") as scratch:
+            # A thread that Kafka keeps waiting may still write there.
+            with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as scratch:
                 asyncio.run(self._main(topics_of_group.statistics, Path(scratch)))
         finally:
             self._control.close()

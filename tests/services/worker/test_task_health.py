@@ -215,3 +215,62 @@ def test_partitions_may_move_while_the_worker_ends() -> None:
         assert task_manager.assignments() == []
 
     asyncio.run(moved())
+
+
+class OpenedTask(EndingTask):
+    """A task that was opened too late; it releases what it holds when it runs."""
+
+    def __init__(self, number: int, asked: threading.Event, may_end: threading.Event) -> None:
+        super().__init__(number, asked, may_end)
+        self.calls: list[str] = []
+
+    def abandon(self) -> None:
+        """It must deliver nothing."""
+        self.calls.append("abandon")
+
+    def start(self) -> None:
+        """It runs, and ends."""
+        self.calls.append("start")
+        self._may_end.set()
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_task_that_is_opened_too_late_releases_what_it_holds(closes: bool) -> None:
+    """The worker ends, or its group takes the task away and gives it back, while a thread opens the task. The thread
+    wrote where the worker had just deleted, and the state table stayed locked. Found by torture."""
+    opening, may_open = threading.Event(), threading.Event()
+    tasks: list[OpenedTask] = []
+
+    def open_task(number: int, give_up: threading.Event, *given: object) -> Task:
+        assert not tasks or tasks[-1].calls, "the former task has been ended before"
+        opening.set()
+        if not tasks:
+            assert give_up.wait(60), "the thread is told"
+            assert may_open.wait(60)
+        tasks.append(OpenedTask(number, threading.Event(), threading.Event()))
+        if len(tasks) == 1:
+            return cast(Task, tasks[0])
+        raise Aborted("enough")
+
+    async def moved() -> None:
+        task_manager = task_manager_of(open_task)
+        await task_manager.assigned([TP("l", 0)])
+        while not opening.is_set():
+            await asyncio.sleep(0)
+        if closes:
+            ending = asyncio.create_task(task_manager.close())
+            await asyncio.sleep(0.1)
+            assert not ending.done(), "it waits for the thread"
+            may_open.set()
+            await ending
+        else:
+            await task_manager.assigned([])
+            await task_manager.assigned([TP("l", 0)])
+            await asyncio.sleep(0.1)
+            may_open.set()
+            while len(tasks) < 2:
+                await asyncio.sleep(0)
+            await task_manager.close()
+        assert tasks[0].calls == ["abandon", "start"]
+
+    asyncio.run(moved())
