@@ -301,7 +301,9 @@ class TaskManager:
     # --- Opening and ending -------------------------------------------------------------------------
 
     def _start_opening(self, assignment: TaskAssignment, pause_s: float) -> None:
-        assignment.opening = self._spawn(self._open(assignment, pause_s))
+        # The group may have taken it away while its former task ended, or its table was emptied.
+        if self._assignments.get(assignment.number) is assignment:
+            assignment.opening = self._spawn(self._open(assignment, pause_s))
 
     def _spawn(self, routine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a routine beside the others. An error that it does not expect ends the worker: asyncio would keep it to

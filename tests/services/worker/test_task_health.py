@@ -274,3 +274,37 @@ def test_a_task_that_is_opened_too_late_releases_what_it_holds(closes: bool) -> 
         assert tasks[0].calls == ["abandon", "start"]
 
     asyncio.run(moved())
+
+
+def test_a_task_that_is_taken_away_meanwhile_is_not_opened_again() -> None:
+    """While its table was emptied."""
+    opened: list[int] = []
+    wiping, may_wipe = threading.Event(), threading.Event()
+
+    def open_task(number: int, *given: object) -> Task:
+        opened.append(number)
+        raise BrokerError("not yet")
+
+    def wipe(number: int) -> None:
+        wiping.set()
+        assert may_wipe.wait(60)
+
+    async def moved() -> None:
+        task_manager = task_manager_of(open_task)
+        task_manager._wipe = wipe
+        await task_manager.assigned([TP("l", 0)])
+        (assignment,) = task_manager.assignments()
+        while not opened:
+            await asyncio.sleep(0)
+        emptying = asyncio.create_task(task_manager._wipe_and_reopen(assignment))
+        while not wiping.is_set():
+            await asyncio.sleep(0)
+        await task_manager.assigned([])
+        before = len(opened)
+        may_wipe.set()
+        await emptying
+        await asyncio.sleep(0.2)
+        assert len(opened) == before
+        await task_manager.close()
+
+    asyncio.run(moved())
