@@ -84,7 +84,7 @@ PLAIN = (
         "the coordinator of the consumer group does not answer, retrying; tasks may move to other workers meanwhile",
     ),
     (
-        r"[Uu]nable connect|update metadata|Failed fetch|ConnectionError|NodeNotReady|Connection at ",
+        r"[Uu]nable connect|update metadata|Failed fetch|ConnectionError|NodeNotReady|Connection at |never retrieved",
         "a connection to a Kafka broker is lost, retrying",
     ),
 )
@@ -94,6 +94,8 @@ PLAIN = (
 def _put_plainly(record: logging.LogRecord) -> bool:
     """Replace the message of a library's line by a clearer one; False when the line is to be dropped."""
     message = record.getMessage()
+    if record.exc_info and _nobody_waited(message, record.exc_info[1]):
+        record.exc_info = None
     for pattern, ours in PLAIN:
         if re.search(pattern, message):
             if not ours:
@@ -105,6 +107,13 @@ def _put_plainly(record: logging.LogRecord) -> bool:
             record.fields = {"reason": message}
             break
     return True
+
+
+def _nobody_waited(message: str, error: BaseException | None) -> bool:
+    """Whether asyncio reports a request of aiokafka that nobody waited for any more when its connection was lost."""
+    return "never retrieved" in message and (
+        isinstance(error, ConnectionError | EOFError) or type(error).__name__.endswith("ConnectionError")
+    )
 
 
 class RateLimit(logging.Filter):

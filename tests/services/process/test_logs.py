@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from services.process.logs import REPEAT_S, LineFormatter, RateLimit
 
@@ -113,8 +114,20 @@ def test_that_workers_come_and_go_is_not_worth_a_line() -> None:
     assert lines(of_a_library(COORDINATOR, "Heartbeat failed for group %s because it is rebalancing", "g")) == []
 
 
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), KafkaConnectionError("x")])
+def test_a_request_that_nobody_waits_for_is_a_lost_connection(error: Exception) -> None:
+    """asyncio wrote a traceback when a broker died while a request had been given up."""
+    record = of_a_library("asyncio", f"Future exception was never retrieved\nfuture: <Future exception={error!r}>")
+    record.exc_info = (type(error), error, None)
+    (line,) = lines(record)
+    assert line.startswith("warning weir.kafka: a connection to a Kafka broker is lost, retrying reason=")
+    assert "traceback" not in line
+
+
 def test_an_unexpected_error_keeps_its_own_words() -> None:
-    """Whatever the words are: here those of a coordinator."""
+    """Whatever the words are: here those of a coordinator, and a request whose failure is another."""
+    (line,) = lines(of_a_library("asyncio", "Task exception was never retrieved", error=True))
+    assert line.startswith("error   asyncio: Task exception was never retrieved error=")
     (line,) = lines(of_a_library("aiokafka", "Unexpected error in coordinator routine", error=True))
     assert line.startswith("error   aiokafka: Unexpected error in coordinator routine error=")
     assert "no room" in line
