@@ -2,7 +2,7 @@
 
 `transport.ConsumerThread` calls them. `AnswerWatch` notices that fetching has stopped, whatever the reason: normally a
 partition that is to be read is sought, and every fetch of it gets an answer, if only an empty one. `reconnect` then
-restarts everything that fetching depends on. `revive` and `end_fetches` each work around one known fault.
+restarts everything that fetching depends on. `keep_first_errors`, `revive` and `end_fetches` work around known faults.
 
 This uses private parts of aiokafka; version 0.14.0 is pinned for that reason.
 """
@@ -10,7 +10,7 @@ This uses private parts of aiokafka; version 0.14.0 is pinned for that reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, cast
 
 from aiokafka.conn import CloseReason
@@ -144,13 +144,28 @@ def _awaited(task: asyncio.Task[Any]) -> str:
     return " > ".join(names)
 
 
+def keep_first_errors(fetcher: Any) -> None:
+    """Make aiokafka keep the first of two errors of a partition; it would end its fetch routine.
+
+    A partition that is assigned and not sought yet has no position. When its leader changes, aiokafka looks the
+    position up a second time while the first look-up is under way. Both fail, and its `_set_error` asserts that it is
+    the first.
+    """
+    set_error: Callable[[Any, Exception], None] = fetcher._set_error
+
+    def set_first_error(tp: Any, error: Exception) -> None:
+        if tp not in fetcher._records:
+            set_error(tp, error)
+
+    fetcher._set_error = set_first_error
+
+
 def revive(fetcher: Any) -> BaseException | None:
     """Restart aiokafka's fetch routine if it has ended by an error; returns that error.
 
     aiokafka reports the error only to callers of its own getters, which Weir does not use: without this no partition
     would deliver anything any more. No input is lost: records that were fetched and not drained are fetched again, from
-    the positions. One known cause, in a worker of several tasks while brokers restart: two look-ups of one missing
-    position at a time (aiokafka's `_set_error` asserts that it is the first).
+    the positions. For one known cause see `keep_first_errors`.
     """
     routine = fetcher._fetch_task
     if not routine.done() or routine.cancelled() or fetcher._closed:

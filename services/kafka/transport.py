@@ -49,6 +49,7 @@ from services.kafka.fetching import (
     describe_membership,
     end_coordination,
     end_fetches,
+    keep_first_errors,
     partition_state,
     reconnect,
     revive,
@@ -151,6 +152,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self.time_started = time.monotonic()
         if not await connect(self._consumer, lambda: self.should_stop):
             return
+        keep_first_errors(self._consumer._fetcher)
         former = cast(Transport, self.transport).former_member
         if former:
             await self._leave(former)

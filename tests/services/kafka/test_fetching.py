@@ -6,16 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Hashable
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import aiokafka
 import pytest
+from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.errors import NoOffsetForPartitionError
 from aiokafka.protocol.fetch import FetchRequest
 from confluent_kafka import Producer
 from faust.types import TP
 
-from services.kafka.fetching import ABSENCE_S, AnswerWatch
+from services.kafka.fetching import ABSENCE_S, AnswerWatch, keep_first_errors
 from services.kafka.records import RecordBatch
 from services.kafka.transport import ConsumerThread
 from tests.broker_fixture import Topics
@@ -58,6 +60,20 @@ def test_who_is_not_to_be_read_is_not_silent() -> None:
     assert look(watch, 50, 55, right=None) == []
     assert look(watch, 55, 110, left="same", right=None) == []
     assert look(watch, 110, 120, left="same", right=None) == [(115, {LEFT})]
+
+
+def test_the_first_of_two_errors_is_kept() -> None:
+    """Two look-ups of a position at a time ended aiokafka's fetching, with a traceback."""
+    fetcher = SimpleNamespace(_records={}, _prefetch_backoff=0.1)
+    fetcher._set_error = MethodType(Fetcher._set_error, fetcher)
+    first, second = NoOffsetForPartitionError("t"), NoOffsetForPartitionError("t")
+    fetcher._set_error("t", first)
+    with pytest.raises(AssertionError):
+        fetcher._set_error("t", second)
+    keep_first_errors(fetcher)
+    fetcher._set_error("t", second)
+    fetcher._set_error("u", second)
+    assert [fetcher._records[tp]._error for tp in "tu"] == [first, second]
 
 
 def test_who_stood_still_itself_blames_nobody() -> None:
