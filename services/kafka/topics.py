@@ -491,17 +491,29 @@ class TopicAdmin:
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def _limits(self, names: Iterable[str]) -> dict[str, int]:
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        """The longest record of each topic. Asks again while a broker does not know a topic that has just been made."""
         limits: dict[str, int] = {}
-        described = self._answers(lambda client: client.describe_configs(resources, request_timeout=_TIMEOUT_S))
-        for resource, future in described.items():
-            try:
-                limits[resource.name] = int(future.result()["max.message.bytes"].value)
-            except KafkaException as error:
-                # Without the right to describe, Kafka's default is the safe assumption.
-                why = reason(error.args[0], f"DESCRIBE_CONFIGS on topic {resource.name!r}")
-                self._log.warning("topic limits unknown, taking a megabyte", topic=resource.name, reason=why)
-                limits[resource.name] = 1_000_000
+        unknown = set(names)
+        deadline = time.monotonic() + _UNTIL_SHOWN_S
+        while unknown:
+            asked = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(unknown)]
+            described = self._answers(
+                lambda client, asked=asked: client.describe_configs(asked, request_timeout=_TIMEOUT_S)
+            )
+            for resource, future in described.items():
+                try:
+                    limits[resource.name] = int(future.result()["max.message.bytes"].value)
+                except KafkaException as error:
+                    cause = error.args[0]
+                    if cause.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED and time.monotonic() < deadline:
+                        continue
+                    # Without the right to describe, Kafka's default is the safe assumption.
+                    why = reason(cause, f"DESCRIBE_CONFIGS on topic {resource.name!r}")
+                    self._log.warning("topic limits unknown, taking a megabyte", topic=resource.name, reason=why)
+                    limits[resource.name] = 1_000_000
+            unknown -= set(limits)
+            if unknown:
+                time.sleep(0.1)
         return limits
 
     def log_ranges(self, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,33 @@ def test_offsets_that_a_leader_does_not_know_yet_are_asked_for_again(
     )
     assert admin.log_ranges([(topic, 0)]) == {(topic, 0): (0, 0)}
     assert answers == []
+
+
+def test_limits_of_a_topic_that_a_broker_does_not_know_yet_are_asked_for_again(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's default was taken for them, and long late tuples were cut. Without the right to ask it still is. Found by
+    torture."""
+    topic = topics("limited", max_message_bytes="5000000")
+    admin = TopicAdmin(KafkaClients(topics.bootstrap))
+
+    def refused(code: int) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(code)))
+        return answer
+
+    answers = [refused(KafkaError.UNKNOWN_TOPIC_OR_PART)]
+    true_answers = admin._answers
+
+    def answered(ask: Callable[[Any], Any]) -> Any:
+        found = true_answers(ask)
+        return dict.fromkeys(found, answers.pop()) if answers else found
+
+    monkeypatch.setattr(admin, "_answers", answered)
+    assert admin._limits([topic]) == {topic: 5_000_000}
+    assert answers == []
+    answers.append(refused(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    assert admin._limits([topic]) == {topic: 1_000_000}
 
 
 def test_the_ends_of_a_partition_that_moves_are_asked_for_again(topics: Topics) -> None:
