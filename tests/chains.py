@@ -119,7 +119,7 @@ class Task:
                 self.points[lane] = [self.engine.replay_point(given.stream.name, p, horizon)]
             else:
                 channels = self.channels[lane]
-                self.points[lane] = [channels.point(c, horizon, self.at[lane]) for c in range(given.edge.channels)]
+                self.points[lane] = [channels.point(c, horizon) for c in range(given.edge.channels)]
                 channels.forget(horizon)
 
     def die(self) -> None:

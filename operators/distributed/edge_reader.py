@@ -63,6 +63,7 @@ class EdgeReader:
         self._fields = given.edge.fields
         self._feedback = feedback if given.edge.kinds else None
         self._clocks = [point.max_ts for point in points]
+        self._next = [point.offset for point in points]
         self._histories = [ReplayHistory() for _ in points]
         if self._feedback is not None:
             for history, point in zip(self._histories, points, strict=True):
@@ -98,6 +99,7 @@ class EdgeReader:
             offset: The record's offset.
             floor: Tuples with a smaller ts are in the engine already (`Intake.push`).
         """
+        self._next[block.channel] = max(self._next[block.channel], offset + 1)
         if isinstance(block, Notice):
             return self._notice(block, offset)
         channel, batch = block.channel, block.batch
@@ -136,18 +138,20 @@ class EdgeReader:
             history.extend(int(notice.late.ts[-1]))
         return ReadCounts(tuples=len(notice.late))
 
-    def point(self, channel: int, horizon_ms: int, position: int) -> ReplayPoint:
+    def point(self, channel: int, horizon_ms: int) -> ReplayPoint:
         """Return the latest point from which reading again yields every tuple of a channel with ts >= horizon.
+
+        It is at most behind the channel's last record. What lies before the points of all channels is deleted, and
+        behind its last record a channel's task may have a transaction that must be written again.
 
         Args:
             channel: The channel.
             horizon_ms: The horizon.
-            position: The offset of the next record to be read.
         """
         found = self._histories[channel].point(horizon_ms)
         if found is None and self._feedback is not None:
             return self._histories[channel].last
-        return ReplayPoint(position, self._clocks[channel]) if found is None else found
+        return ReplayPoint(self._next[channel], self._clocks[channel]) if found is None else found
 
     def forget(self, horizon_ms: int) -> None:
         """Drop the history that no later horizon will need."""

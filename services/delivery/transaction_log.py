@@ -25,6 +25,11 @@ from services.delivery.completion import Fate, RecordRun, Transaction, fate
 from services.kafka.partition_log import GoneError, PartitionLogs, StoredBatch
 from services.kafka.topics import Lane
 
+FirstOffset = Callable[[Lane], int]
+
+ATTEMPTS = 5
+"""How often a partition is read anew while records are being deleted at its beginning."""
+
 
 class TransactionLog:
     """Tracks what one incarnation of a task writes, and makes its log records.
@@ -80,13 +85,13 @@ class TransactionLog:
 
 
 def read_back(
-    logs: PartitionLogs, lane: Lane, first: int, key: bytes, until: Mapping[Lane, int]
+    logs: PartitionLogs, lane: Lane, first: FirstOffset, key: bytes, until: Mapping[Lane, int]
 ) -> list[Transaction]:
     """Read the last transactions of a task, in order, with their fates.
 
     Args:
         lane: the task's partition of the log.
-        first: the first offset of that partition.
+        first: asks Kafka for the first offset of a partition.
         key: the key of the task's records.
         until: by partition, the offset up to which to read; see `PartitionLogs.batches`.
 
@@ -94,7 +99,7 @@ def read_back(
         BrokerError: Kafka does not answer, or refuses.
         StateError: the log holds something else.
     """
-    own = list(logs.batches(lane, first, until.get(lane)))
+    own = list(logs.batches(lane, first(lane), until.get(lane)))
     found: list[tuple[PreparedTransaction, tuple[int, int], int]] = []
     for batch in own:
         for record in batch.records():
@@ -111,7 +116,7 @@ def read_back(
     for written in {each for prepared, _, _ in found for each in prepared.written}:
         touching = [i for i, (prepared, _, _) in enumerate(found) if written in prepared.written]
         of = [(found[i][0].written[written], found[i][1]) for i in touching]
-        for i, became in _fates_in(logs, written, of, until.get(written)):
+        for i, became in _fates_in(logs, written, of, until.get(written), first):
             fates[touching[i]][written] = became
     return [
         Transaction(prepared, producer, became)
@@ -119,8 +124,11 @@ def read_back(
     ]
 
 
-def records_of(logs: PartitionLogs, lane: Lane, transaction: Transaction) -> list[Any]:
+def records_of(logs: PartitionLogs, lane: Lane, transaction: Transaction, first: FirstOffset) -> list[Any]:
     """Read a transaction's records in a partition, in order: objects with `key`, `value`, `headers` and `timestamp`.
+
+    Args:
+        first: asks Kafka for the first offset of a partition.
 
     Raises:
         BrokerError: Kafka does not answer, or refuses.
@@ -128,7 +136,8 @@ def records_of(logs: PartitionLogs, lane: Lane, transaction: Transaction) -> lis
     """
     written = transaction.prepared.written[lane]
     found: list[Any] = []
-    for batch in logs.batches(lane, written.since):
+    _, batches = _since(logs, lane, written.since, None, first)
+    for batch in batches:
         if batch.producer == transaction.producer and batch.marker is None:
             found += batch.records()
             if len(found) >= written.records:
@@ -139,8 +148,35 @@ def records_of(logs: PartitionLogs, lane: Lane, transaction: Transaction) -> lis
     )
 
 
+def _since(
+    logs: PartitionLogs, lane: Lane, offset: int, until: int | None, first: FirstOffset
+) -> tuple[int, list[StoredBatch]]:
+    """Read a partition from an offset on, or from its first offset if that is later; return where it was, and the
+    batches.
+
+    The offset behind a task's last record may be gone, although its next records are there: a marker was at that
+    offset, and the partition's reader has deleted it.
+
+    Raises:
+        GoneError: the partition ends before the offset.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return offset, list(logs.batches(lane, offset, until))
+        except GoneError:
+            begin = first(lane)
+            if begin <= offset:
+                raise
+            offset = begin
+    raise GoneError(lane, offset)
+
+
 def _fates_in(
-    logs: PartitionLogs, lane: Lane, transactions: Sequence[tuple[WrittenRecords, tuple[int, int]]], until: int | None
+    logs: PartitionLogs,
+    lane: Lane,
+    transactions: Sequence[tuple[WrittenRecords, tuple[int, int]]],
+    until: int | None,
+    first: FirstOffset,
 ) -> list[tuple[int, Fate]]:
     """Determine the fates of transactions in a partition, with their positions.
 
@@ -151,7 +187,7 @@ def _fates_in(
     looked, more = len(transactions), 1
     while looked > 0:
         begin = max(0, looked - more)
-        for i, found in _fates_since(logs, lane, transactions[:looked], begin, until):
+        for i, found in _fates_between(logs, lane, transactions, begin, looked, until, first):
             became[i] = found
         if Fate.COMMITTED in became[begin:looked]:
             break
@@ -159,26 +195,38 @@ def _fates_in(
     return list(enumerate(became))
 
 
-def _fates_since(
+def _fates_between(
     logs: PartitionLogs,
     lane: Lane,
     transactions: Sequence[tuple[WrittenRecords, tuple[int, int]]],
     begin: int,
+    end: int,
     until: int | None,
+    first: FirstOffset,
 ) -> Iterator[tuple[int, Fate]]:
-    """Determine the fates of the transactions from position `begin` on."""
+    """Determine the fates of the transactions at the positions begin .. end - 1."""
     runs: list[RecordRun] = []
-    while begin < len(transactions):
+    known_from = 0
+    while begin < end:
         try:
-            runs = [_record_run(batch) for batch in logs.batches(lane, transactions[begin][0].since, until)]
+            known_from, batches = _since(logs, lane, transactions[begin][0].since, until, first)
+            runs = [_record_run(batch) for batch in batches]
             break
         except GoneError:
             yield begin, Fate.GONE
             begin += 1
     offsets = [run.offset for run in runs]
-    for i in range(begin, len(transactions)):
+    for i in range(begin, end):
         written, producer = transactions[i]
-        behind = islice(runs, bisect_left(offsets, written.since), None)
+        behind = runs[bisect_left(offsets, written.since) :]
+        if written.since < known_from:
+            # Its records may have been deleted, and those of the next transaction must not be taken for them.
+            next_since = transactions[i + 1][0].since if i + 1 < len(transactions) else None
+            own = [run for run in behind if (run.producer, run.epoch) == producer]
+            left = sum(run.records for run in own if next_since is None or run.offset < next_since)
+            if left < written.records:
+                yield i, Fate.GONE
+                continue
         yield i, fate(behind, producer, written)
 
 

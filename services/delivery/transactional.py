@@ -149,13 +149,12 @@ class TransactionalSink(ProducerSink):
         )
         written, admin = self._transaction_log, self._admin
         until = self.mark_end([written.lane])
-        first, _ = admin.log_ranges([written.lane])[written.lane]
         with PartitionLogs(self._clients) as logs:
-            transactions = read_back(logs, written.lane, first, written.key, until)
+            transactions = read_back(logs, written.lane, self._first_offset, written.key, until)
             fates = [item for each in transactions for item in each.fates.items()]
             if doubtful := {lane for lane, fate in fates if fate not in FINAL_FATES} - until.keys():
                 until |= self.mark_end(doubtful)
-                transactions = read_back(logs, written.lane, first, written.key, until)
+                transactions = read_back(logs, written.lane, self._first_offset, written.key, until)
             lanes = self._writes.union(*(each.prepared.written for each in transactions))
             blocked = {lane: end for lane, (stable, end) in admin.stable_ends(lanes).items() if stable < end}
             if transactions or blocked:
@@ -167,6 +166,9 @@ class TransactionalSink(ProducerSink):
             self._commit_known = completion.commit
         ended = {lane for each in transactions for lane, fate in each.fates.items() if fate is Fate.OPEN}
         return Repair(records, sum(each.offsets for each in completion.missing), tuple(sorted(ended)))
+
+    def _first_offset(self, lane: Lane) -> int:
+        return self._admin.log_ranges([lane])[lane][0]
 
     def committed(self, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
         """As `Sink.committed`, but wait until the offsets are of the newest commit in the transaction log.
@@ -298,7 +300,7 @@ class TransactionalSink(ProducerSink):
             self._begin()
             for each in todo:
                 for lane in each.partitions:
-                    for record in records_of(logs, lane, each.transaction):
+                    for record in records_of(logs, lane, each.transaction, self._first_offset):
                         headers, timestamp = list(record.headers), max(0, record.timestamp or 0)
                         self._produce_one(lane, record.value, record.key, headers, timestamp=timestamp)
                         records[lane] += 1

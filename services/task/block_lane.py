@@ -107,7 +107,7 @@ class BlockLane:
                 # The channels never saw the records that a snapshot replaced.
                 found.append(known)
             else:
-                point = self._channels.point(channel, horizon, self.position)
+                point = self._channels.point(channel, horizon)
                 found.append(StreamPoint(point.offset, point.max_ts))
         return tuple(found)
 

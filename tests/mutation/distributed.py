@@ -44,7 +44,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self._clocks[channel] = block.watermark\n", ""),
         ("        if block.last:\n", "        if True:\n"),
         ("if not block.channel < self.edge.channels:", "if False:"),
-        ("return self._histories[channel].last", "return ReplayPoint(position, self._clocks[channel])"),
+        ("return self._histories[channel].last", "return ReplayPoint(self._next[channel], self._clocks[channel])"),
         ("if notice.whole:", "if True:"),
     ),
     "distributed/payoff.py": (

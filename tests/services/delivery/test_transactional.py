@@ -17,6 +17,7 @@ from schemas.messages.commits import Commit, StreamPoint
 from services.delivery.epoch_output import BlockRecord, Delivery, RejectedRecord
 from services.delivery.sink import Aborted, Fenced, Repair
 from services.delivery.transactional import TransactionalSink
+from services.kafka.readback import read_to_end
 from services.kafka.topics import ControlTopics, Lane, OutputTopics, TopicAdmin
 from services.process.security import KafkaClients
 from services.recovery.committed_offsets import read_commits
@@ -195,6 +196,29 @@ def test_a_task_that_went_on(restartable_broker: RestartableBroker) -> None:
     # The markers of the last transaction, which wrote to these too, have aborted the rest.
     assert sorted(repair.ended) == sorted(group.data(0))
     assert_exact(group, 1, [1, 2, 3, 4])
+
+
+def test_what_was_deleted_before_a_torn_transaction_is_not_missed(restartable_broker: RestartableBroker) -> None:
+    """A reader has deleted what it has read, up to the marker before a transaction whose own markers are missing.
+
+    The transaction's records there were taken for deleted, too, and were lost. Found by torture.
+    """
+    group, admin = begin(restartable_broker, 1)
+    sink = group.sink(admin, 0, 1)
+    sink.open()
+    sink.deliver(group.epoch(sink, 0, 1))
+    die_in(sink, group.epoch(sink, 0, 2))
+    sink.close()
+    inner = group.inner, 0
+    parts = [*group.data(0), (group.log, 0), offsets_part(group.bootstrap, group.name)]
+    outcomes: dict[Lane, Outcome] = {**dict.fromkeys(parts, "commit"), inner: "hang"}
+    tear(restartable_broker, [Torn(sink.transactional_id, outcomes)])
+    restartable_broker.topics.delete_before(group.inner, 2)
+    admin = TopicAdmin(group.clients)
+    assert admin.log_ranges([inner]) == {inner: (2, 3)}
+    repair = run_next(group, admin, 0, 1, 3)
+    assert repair.records == {inner: 1}
+    assert [message.value() for _, message in read_to_end(group.clients, inner)] == [b"2", b"3"]
 
 
 def test_what_is_committed_can_be_read_while_offsets_hang(restartable_broker: RestartableBroker) -> None:
