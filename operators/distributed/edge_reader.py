@@ -63,7 +63,9 @@ class EdgeReader:
         self._fields = given.edge.fields
         self._feedback = feedback if given.edge.kinds else None
         self._clocks = [point.max_ts for point in points]
-        self._next = [point.offset for point in points]
+        # Where each channel's last epoch begins, with the clock there, and whether all of it has been read.
+        self._last_epochs = list(points)
+        self._are_whole = [True] * len(points)
         self._histories = [ReplayHistory() for _ in points]
         if self._feedback is not None:
             for history, point in zip(self._histories, points, strict=True):
@@ -99,10 +101,12 @@ class EdgeReader:
             offset: The record's offset.
             floor: Tuples with a smaller ts are in the engine already (`Intake.push`).
         """
-        self._next[block.channel] = max(self._next[block.channel], offset + 1)
         if isinstance(block, Notice):
             return self._notice(block, offset)
         channel, batch = block.channel, block.batch
+        if self._are_whole[channel]:
+            self._last_epochs[channel] = ReplayPoint(offset, self._clocks[channel])
+        self._are_whole[channel] = block.last
         taken = ReadCounts()
         if block.watermark <= self._clocks[channel]:
             # A block's tuples have a smaller ts than its watermark, and so has the clock during its epoch.
@@ -141,8 +145,9 @@ class EdgeReader:
     def point(self, channel: int, horizon_ms: int) -> ReplayPoint:
         """Return the latest point from which reading again yields every tuple of a channel with ts >= horizon.
 
-        It is at most behind the channel's last record. What lies before the points of all channels is deleted, and
-        behind its last record a channel's task may have a transaction that must be written again.
+        It is not behind the beginning of the channel's last epoch. What lies before the points of all channels is
+        deleted, but from its last epoch on, the records tell the channel's task whether its last transaction has
+        happened (`services.delivery.completion`).
 
         Args:
             channel: The channel.
@@ -150,8 +155,9 @@ class EdgeReader:
         """
         found = self._histories[channel].point(horizon_ms)
         if found is None and self._feedback is not None:
-            return self._histories[channel].last
-        return ReplayPoint(self._next[channel], self._clocks[channel]) if found is None else found
+            found = self._histories[channel].last
+        last_epoch = self._last_epochs[channel]
+        return last_epoch if found is None or found.offset > last_epoch.offset else found
 
     def forget(self, horizon_ms: int) -> None:
         """Drop the history that no later horizon will need."""

@@ -44,7 +44,9 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self._clocks[channel] = block.watermark\n", ""),
         ("        if block.last:\n", "        if True:\n"),
         ("if not block.channel < self.edge.channels:", "if False:"),
-        ("return self._histories[channel].last", "return ReplayPoint(self._next[channel], self._clocks[channel])"),
+        ("found = self._histories[channel].last", "found = None"),
+        ("if found is None or found.offset > last_epoch.offset else found", "if found is None else found"),
+        ("self._are_whole[channel] = block.last", "self._are_whole[channel] = True"),
         ("if notice.whole:", "if True:"),
     ),
     "distributed/payoff.py": (

@@ -1,15 +1,16 @@
 """The decision which records of torn transactions are written again, over partitions in memory.
 
 `Disk` is what Kafka holds of one task. A transaction appends to it, and then each of its parts gets a marker, the wrong
-marker, or none. Incarnations of the task die at any point, even in the middle of a repair. At the end each epoch must
-be visible once and in order in every partition.
+marker, or none. Incarnations of the task die at any point, even in the middle of a repair. Readers delete what they
+have read. At the end each epoch must be visible once and in order in every partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 
 from schemas.errors import StateError
 from schemas.messages.commits import Commit, StreamPoint, decode_commit
-from schemas.messages.prepared import Partition, PreparedTransaction, WrittenRecords, decode_prepared
+from schemas.messages.prepared import Partition, PreparedTransaction, WrittenRecords
 from services.delivery.completion import CommitId, Completion, Fate, RecordRun, Transaction, complete, fate
+from services.delivery.transaction_log import read_back, records_of
+from services.kafka.partition_log import GoneError, StoredBatch
 from tests.profiles import examples
 
 LOG: Partition = ("log", 0)
@@ -27,6 +30,7 @@ SOURCE: Partition = ("source", 0)
 SINKS: tuple[Partition, ...] = (("out", 0), ("late", 0), ("inner", 3))
 PRODUCER, OTHER = 7, 8
 GAP = -1
+KEY = b"task"
 
 COMMIT, ABORT, OPEN = "commit", "abort", "open"
 Outcomes = Mapping[Partition, str]
@@ -37,6 +41,36 @@ class Disk:
     """Per partition what was appended: (producer, epoch, records), or (producer, epoch, True or False) for a marker."""
 
     logs: dict[Partition, list[tuple[int, int, object]]] = field(default_factory=dict)
+    first: dict[Partition, int] = field(default_factory=dict)
+    """The first offset of partitions of which something has been deleted."""
+
+    def delete_read(self, lane: Partition) -> None:
+        """Delete all before the task's last transaction that a reader sees."""
+        offset = 0
+        pending: list[int] = []
+        for producer, _, what in self.logs.get(lane, ()):
+            if producer == PRODUCER and isinstance(what, bool):
+                if what and pending:
+                    self.first[lane] = pending[0]
+                pending = []
+            elif producer == PRODUCER:
+                pending += range(offset, offset + _size(what))
+            offset += _size(what)
+
+    def batches(self, lane: Partition, offset: int, until: int | None = None) -> Iterator[StoredBatch]:
+        """See `PartitionLogs.batches`."""
+        if offset < self.first.get(lane, 0):
+            raise GoneError(lane, offset)
+        at = 0
+        for producer, epoch, what in self.logs.get(lane, ()):
+            if at + _size(what) > offset:
+                if isinstance(what, bool):
+                    yield StoredBatch((producer, epoch), at, what, 0, None)
+                else:
+                    assert isinstance(what, list)
+                    kept = [SimpleNamespace(offset=at + i, key=KEY, value=value) for i, value in enumerate(what)]
+                    yield StoredBatch((producer, epoch), at, None, len(what), kept)
+            at += _size(what)
 
     def append(self, lane: Partition, epoch: int, what: object, producer: int = PRODUCER) -> None:
         self.logs.setdefault(lane, []).append((producer, epoch, what))
@@ -60,26 +94,6 @@ class Disk:
     def is_open(self, lane: Partition) -> bool:
         own = [what for producer, _, what in self.logs.get(lane, ()) if producer == PRODUCER]
         return bool(own) and not isinstance(own[-1], bool)
-
-    def runs(self, lane: Partition, since: int) -> list[RecordRun]:
-        found, offset = [], 0
-        for producer, epoch, what in self.logs.get(lane, ()):
-            if isinstance(what, bool):
-                found.append(RecordRun(producer, epoch, offset, 0, what))
-            else:
-                assert isinstance(what, list)
-                found.append(RecordRun(producer, epoch, offset, len(what)))
-            offset += _size(what)
-        return [run for run in found if run.offset >= since]
-
-    def records(self, lane: Partition, since: int, epoch: int, count: int) -> list[object]:
-        found: list[object] = []
-        offset = 0
-        for producer, own, what in self.logs[lane]:
-            if isinstance(what, list) and offset >= since and (producer, own) == (PRODUCER, epoch):
-                found += what
-            offset += _size(what)
-        return found[:count]
 
 
 def _size(what: object) -> int:
@@ -111,8 +125,8 @@ class Task:
         for each in todo:
             prepared = each.transaction.prepared
             for lane in each.partitions:
-                part, (_, epoch) = prepared.written[lane], each.transaction.producer
-                records.setdefault(lane, []).extend(self.disk.records(lane, part.since, epoch, part.records))
+                again = records_of(self.disk, lane, each.transaction, self._first)  # type: ignore[arg-type]
+                records.setdefault(lane, []).extend(record.value for record in again)
             offsets |= prepared.offsets if each.offsets else {}
         if todo:
             self.transaction(records, offsets, outcomes)
@@ -175,18 +189,10 @@ class Task:
         return CommitId(messages[-1].incarnation, messages[-1].epoch)
 
     def _transactions(self) -> list[Transaction]:
-        found, offset = [], 0
-        for producer, epoch, what in self.disk.logs.get(LOG, ()):
-            if isinstance(what, list):
-                prepared = decode_prepared(what[0], "")
-                own = {
-                    lane: fate(self.disk.runs(lane, part.since), (producer, epoch), part)
-                    for lane, part in prepared.written.items()
-                }
-                own[LOG] = fate(self.disk.runs(LOG, offset), (producer, epoch), WrittenRecords(offset, 1))
-                found.append(Transaction(prepared, (producer, epoch), own))
-            offset += _size(what)
-        return found
+        return read_back(self.disk, LOG, self._first, KEY, {})  # type: ignore[arg-type]
+
+    def _first(self, lane: Partition) -> int:
+        return self.disk.first.get(lane, 0)
 
 
 PARTS = (*SINKS, LOG, OFFSETS)
@@ -209,16 +215,23 @@ def _sinks(counts: list[int], epoch: int) -> dict[Partition, int]:
     return {lane: counts[(epoch * len(SINKS) + i) % len(counts)] for i, lane in enumerate(SINKS)}
 
 
-@given(st.lists(incarnation, max_size=5), COUNTS)
+@given(
+    st.lists(incarnation, max_size=5),
+    COUNTS,
+    st.lists(st.sets(st.sampled_from(SINKS)), min_size=6, max_size=6),
+)
 @settings(examples(300), phases=[Phase.explicit, Phase.generate])
 def test_every_epoch_is_visible_once(
     incarnations: list[tuple[Outcomes | None, list[Outcomes | None], tuple[str, Outcomes] | None]],
     counts: list[int],
+    deletions: list[set[Partition]],
 ) -> None:
     """Each incarnation repairs (and may die of a torn repair), delivers, with markers forgotten, and dies."""
     disk = Disk()
     confirmed = 0
     for number, (repair, deliveries, death) in enumerate(incarnations):
+        for lane in deletions[number]:
+            disk.delete_read(lane)
         task = Task(disk, number)
         try:
             epoch = task.open(repair)
@@ -234,6 +247,8 @@ def test_every_epoch_is_visible_once(
             task.deliver(epoch + 1, _sinks(counts, epoch + 1), death[1])
         elif death is not None:
             task.dies_writing(epoch + 1, _sinks(counts, epoch + 1), death[1])
+    for lane in deletions[len(incarnations)]:
+        disk.delete_read(lane)
     last = Task(disk, len(incarnations))
     run_last(last, confirmed, counts)
 
