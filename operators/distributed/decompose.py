@@ -24,6 +24,7 @@ from operators.plan.equalities import equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import Operand, constants, join_condition, selections
 from operators.state.sources import life_of
+from schemas import refusals
 from schemas.errors import InvariantError, UsageError
 from schemas.query import (
     ColumnRef,
@@ -174,37 +175,8 @@ def decompose(
     Raises:
         UsageError: The query cannot be distributed; the message gives the reason.
     """
-    check_distributable(query, plan)
+    refusals.check(query, refusals.PER_OPERATOR)
     return _Decomposition(query, plan, partitions, split, prefix, feedback).operators()
-
-
-def check_distributable(query: Query, plan: Plan) -> None:
-    """Check that a plan can be distributed.
-
-    Raises:
-        UsageError: It cannot; the message gives the reason.
-    """
-    why = ""
-    tables = [source.stream.name for source in query.sources if not isinstance(source.stream, Stream)]
-    rows = [source.alias for source in query.sources if source.window.kind == "ROWS"]
-    topics: dict[str, str] = {}
-    shared = [s.topic for s in query.streams() if topics.setdefault(s.topic, s.name) != s.name]
-    if query.subtracted:
-        why = "EXCEPT subtracts, and only joins are placed"
-    elif query.aggregation is not None:
-        why = "aggregates are over all results, which no single task of a split join has"
-    elif tables:
-        why = f"every task would need all of table {tables[0]}"
-    elif rows:
-        why = f"[ROWS n] of {rows[0]} counts all tuples of a stream, in an order that only one task sees"
-    elif isinstance(plan, Leaf):
-        why = "it has no join"
-    elif shared:
-        why = f"two streams are declared over topic {shared[0]!r}, and a partition is read by one operator"
-    elif any("." in source.alias for source in query.sources):
-        why = "an alias has a dot in it"
-    if why:
-        raise UsageError(f"placement per-operator cannot run this query: {why}; use placement fused")
 
 
 class _Decomposition:

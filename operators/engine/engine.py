@@ -21,7 +21,7 @@ from operators.engine.executors import executor_of
 from operators.engine.intake import Intake, IntakeMethods, LateRows
 from operators.engine.selection import SourceSelection
 from operators.engine.selectivity import measure_links
-from operators.feedback.feedback import Feedback, check_feedback, feedback_of
+from operators.feedback.feedback import Feedback, feedback_of
 from operators.feedback.watch import BLOOM
 from operators.join.executor import Executor
 from operators.join.tables import load_tables
@@ -33,12 +33,13 @@ from operators.plan.choose import Statistics, choose_plan, declared_statistics
 from operators.plan.plan import Plan, check_plan
 from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
-from operators.spill.plan_spilling import PlanSpilling, check_spillable
+from operators.spill.plan_spilling import PlanSpilling
 from operators.spill.spilling import MemoryBudget
 from operators.state.checkpoint import Block, Checkpoint, take_before
 from operators.state.durability import Durability
 from operators.state.side_state import PARTITION_GROUPS
 from operators.state.sources import Sources
+from schemas import refusals
 from schemas.columns import I64, OP_KEY, Batch, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.messages.spills import SpillEvent
@@ -109,13 +110,13 @@ class Engine(IntakeMethods):
         self.on_push: Callable[[str, Batch], None] | None = None
         self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
         if feedback:
-            check_feedback(query)
+            refusals.check(query, refusals.JIT)
         self._feeds = feedback is True
         self._spills: PlanSpilling | None = None
         if (budget is None) != (blocks is None):
             raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
         if budget is not None and blocks is not None:
-            check_spillable(query, executor)
+            refusals.check(query, refusals.MEMORY, refusals.executor(executor))
             self._spills = PlanSpilling(budget, blocks, clock)
         self._detector = detector
         self._feedback: Feedback | None = None

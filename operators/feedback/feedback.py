@@ -17,8 +17,6 @@ from operators.join.eddy import Eddy
 from operators.join.executor import Executor
 from operators.join.mjoin import MJoin
 from operators.join.tree import XJoinTree
-from schemas.errors import UsageError
-from schemas.query import Query
 
 
 class Feedback(Protocol):
@@ -66,12 +64,3 @@ def feedback_of(
         return StemFeedback(executor, clock)
     return None
 
-
-def check_feedback(query: Query) -> None:
-    """Check, before anything runs, that a query can have feedback.
-
-    Raises:
-        UsageError: The query is a set difference.
-    """
-    if query.subtracted:
-        raise UsageError("feedback is between joins, and EXCEPT subtracts: omit --jit, or give off")

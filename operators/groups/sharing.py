@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from operators.engine.engine import Engine
-from operators.engine.executors import EXECUTORS, cheapest_executor, check_executor
-from operators.feedback.feedback import check_feedback
+from operators.engine.executors import EXECUTORS, cheapest_executor
 from operators.groups.blocks import PrefixedBlocks
 from operators.groups.engine import EndedQuery, GroupEngine
 from operators.groups.shared import SharedQueries
@@ -23,12 +22,12 @@ from operators.join.executor import JUGGLER, XJOIN
 from operators.juggler.operator import Juggler
 from operators.plan.choose import choose_plan, declared_statistics, sample_statistics
 from operators.spill.block_store import BlockStore
-from operators.spill.plan_spilling import check_spillable
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
+from schemas import refusals
 from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
-from schemas.groups import check_member, query_group, streams_of
+from schemas.groups import query_group, streams_of
 from schemas.query import Query, Stream
 
 APART = "apart"
@@ -45,7 +44,7 @@ def check_group_executor(executor: str, queries: Sequence[Query]) -> None:
         query_group(queries)
     elif executor != APART:
         for query in queries:
-            check_executor(executor, query)
+            refusals.check(query, refusals.executor(executor))
 
 
 def sharing(queries: Sequence[Query], executor: str | None) -> tuple[Query, ...]:
@@ -56,11 +55,7 @@ def sharing(queries: Sequence[Query], executor: str | None) -> tuple[Query, ...]
 def _can_share(query: Query, executor: str | None) -> bool:
     if executor is not None:
         return executor == JUGGLER
-    try:
-        check_member(query)
-    except UsageError:
-        return False
-    return True
+    return not refusals.objection(query, refusals.SHARED)
 
 
 def check_group_spillable(queries: Sequence[Query], executor: str | None) -> None:
@@ -69,12 +64,10 @@ def check_group_spillable(queries: Sequence[Query], executor: str | None) -> Non
     Raises:
         UsageError: names the query and the reason.
     """
+    standalone = executor if executor in EXECUTORS else XJOIN
     for query in queries:
         if query.aggregation is not None or not _can_share(query, executor):
-            try:
-                check_spillable(query, executor if executor in EXECUTORS else XJOIN)
-            except UsageError as error:
-                raise UsageError(f"query {query.name!r}: {error}") from None
+            _check(query, refusals.MEMORY, refusals.executor(standalone))
 
 
 def check_group_feedback(queries: Sequence[Query], executor: str | None) -> None:
@@ -85,10 +78,12 @@ def check_group_feedback(queries: Sequence[Query], executor: str | None) -> None
     """
     for query in queries:
         if not _can_share(query, executor):
-            try:
-                check_feedback(query)
-            except UsageError as error:
-                raise UsageError(f"query {query.name!r}: {error}") from None
+            _check(query, refusals.JIT)
+
+
+def _check(query: Query, *settings: str) -> None:
+    if objection := refusals.objection(query, *settings):
+        raise UsageError(f"query {query.name!r}: {objection}")
 
 
 @dataclass(frozen=True, slots=True)

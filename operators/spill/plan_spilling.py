@@ -21,9 +21,9 @@ from operators.spill.spilled_part import FAR_PAST, ROW, PieceWriter, materialise
 from operators.spill.spilling import MemoryBudget, StateSpiller
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
-from schemas.errors import InvariantError, UsageError
+from schemas.errors import InvariantError
 from schemas.messages.spills import SpillEvent
-from schemas.query import Query, Type
+from schemas.query import Type
 
 SLICE_SHARE = 0.1
 """Share of the budget that a slice may add to the memory, about."""
@@ -36,23 +36,6 @@ TUPLE_BYTES = 100
 
 MIN_SLICE_TUPLES = 64
 """The budget makes no slice smaller than this."""
-
-
-def check_spillable(query: Query, executor: str) -> None:
-    """Reject a query or executor that cannot run within a memory budget.
-
-    Raises:
-        UsageError: the message has the reason.
-    """
-    why = ""
-    if executor != "xjoin":
-        why = f"executor {executor} has no partition groups that could be spilled; omit it, or give xjoin"
-    elif query.aggregation is not None:
-        why = "an aggregate's values at an instant need all earlier results, and some would be pending"
-    elif query.subtracted:
-        why = "EXCEPT returns tuples without a match, which takes all of the state"
-    if why:
-        raise UsageError(f"this query cannot run with a memory budget: {why}")
 
 
 VOID = " void"

@@ -26,8 +26,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from operators.distributed.decompose import check_distributable, decompose
+from operators.distributed.decompose import decompose
 from operators.plan.plan import Plan, parse_plan
+from schemas import refusals
 from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
 from services.control.barrier import View
@@ -74,13 +75,9 @@ class PlanVersions:
 
     def objection(self, plan: Plan, strategy: str) -> str:
         """Why the query cannot change to this plan by this strategy; empty when it can."""
-        if strategy not in STRATEGIES:
-            return (
-                f"distributed joins change plans by moving-state only, not by {strategy}: another strategy works on "
-                "states of both plans in one place"
-            )
+        if why := refusals.objection(self._query, refusals.PER_OPERATOR, refusals.migration(strategy)):
+            return why
         try:
-            check_distributable(self._query, plan)
             decompose(self._query, plan, self._counts, self._settings.operator_partitions)
         except UsageError as error:
             return str(error)

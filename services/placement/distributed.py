@@ -33,11 +33,9 @@ from dataclasses import dataclass
 
 from operators.distributed.decompose import DistributedOperator, OperatorInput
 from operators.plan.plan import Plan
-from schemas.errors import UsageError
 from schemas.query import Query
 from services.kafka.topics import Lane
 from services.process.fingerprint import fingerprint
-from services.process.settings import Guarantee, WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +110,6 @@ class DistributedLayout:
     def lanes(self, task: int) -> tuple[Lane, ...]:
         """The (topic, partition) pairs of a task, in a fixed order."""
         return self._lanes[task]
-
-
-def check_distributed_settings(query: Query, settings: WorkerSettings) -> None:
-    """Check that a distributed query supports the settings.
-
-    Raises:
-        UsageError: it does not; the message names the setting.
-    """
-    why = ""
-    idle = [stream.name for stream in query.streams() if stream.idle_timeout_ms is not None]
-    if settings.guarantee is not Guarantee.EXACTLY_ONCE:
-        why = f"guarantee {settings.guarantee} would repeat intermediate results"
-    elif idle or settings.idle_timeout_ms is not None:
-        what = f"stream {idle[0]} declares idle_timeout" if idle else "an idle timeout is given"
-        why = f"{what}, and an operator cannot tell the next one that it waits for nobody"
-    if why:
-        raise UsageError(f"placement per-operator: {why}; use placement fused")
 
 
 def part_fingerprint(query: Query, plan: Plan, operator: DistributedOperator) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from schemas import refusals
 from services.process.security import KafkaClients
 
 if TYPE_CHECKING:
@@ -94,6 +95,18 @@ class WorkerSettings:
     budget: MemoryBudget | None = None
     spill_dir: Path | None = None
     client_id: str = field(default="weir")
+
+    def refusable(self) -> tuple[str, ...]:
+        """The settings with which some features do not go (`schemas.refusals`)."""
+        given = {
+            refusals.AT_LEAST_ONCE: self.guarantee is Guarantee.AT_LEAST_ONCE,
+            refusals.PER_OPERATOR: self.placement is Placement.PER_OPERATOR,
+            refusals.MEMORY: self.budget is not None,
+            refusals.JIT: self.jit,
+            refusals.PLAN: self.plan is not None,
+            refusals.IDLE_TIMEOUT: self.idle_timeout_ms is not None,
+        }
+        return tuple(setting for setting, is_given in given.items() if is_given)
 
     @property
     def transactional(self) -> bool:

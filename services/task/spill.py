@@ -1,7 +1,5 @@
 """Manages a task's spilled state: the folder of its blocks, the log of its events, and the late results of cleanup.
 
-`check_budget` decides which queries and settings of a worker allow a memory budget (`--memory`).
-
 `services.task.epochs` runs a cleanup step between epochs and while no input arrives. `services.task.commits` delivers
 the events and the late results.
 
@@ -32,18 +30,15 @@ from pathlib import Path
 
 from operators.data.watermark import END
 from operators.plan.plan import Plan, parse_plan
-from operators.spill.plan_spilling import check_spillable
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from schemas.codecs.encode import Encoded
-from schemas.errors import UsageError
 from schemas.messages.spills import SpillEvent
 from schemas.query import Query
 from schemas.sizes import MAX_BYTES
 from services.delivery.epoch_output import BlockRecord
 from services.kafka.topics import Lane
 from services.process.logs import get_log
-from services.process.settings import EXECUTOR, Guarantee, Placement, WorkerSettings
 from services.spill.block_store import SpillError, SpillStore
 from services.spill.budget import waiting_tuples
 from services.spill.spill_log import SpillLog
@@ -67,25 +62,6 @@ UNLIMITED = MemoryBudget(MAX_BYTES, DEFAULT_STRATEGY)
 
 LEAST_WAITING = 1_000
 """Source tuples that may wait for the watermark under any budget."""
-
-
-def check_budget(query: Query, settings: WorkerSettings) -> None:
-    """Check that a query and its settings allow a memory budget.
-
-    Raises:
-        UsageError: they do not; the message says why.
-    """
-    check_spillable(query, EXECUTOR)
-    if settings.guarantee is not Guarantee.EXACTLY_ONCE:
-        raise UsageError(
-            f"--memory with --guarantee {settings.guarantee}: a log records which results are still pending, and it "
-            f"must be written in one transaction with them; use --guarantee {Guarantee.EXACTLY_ONCE}"
-        )
-    if settings.placement is not Placement.FUSED:
-        raise UsageError(
-            f"--memory with --placement {settings.placement}: a join in a task of its own does not know what others "
-            f"have spilled; use --placement {Placement.FUSED}"
-        )
 
 
 class SpillStart:

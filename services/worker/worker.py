@@ -24,10 +24,9 @@ from aiokafka.errors import KafkaError
 from faust.tables.manager import TableManager
 from faust.types import TP
 
-from operators.distributed.decompose import check_distributable
-from operators.feedback.feedback import check_feedback
 from operators.plan.choose import choose_plan
 from operators.plan.plan import parse_plan
+from schemas import refusals
 from schemas.codecs.encode import check_output_names
 from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
@@ -40,7 +39,7 @@ from services.kafka.assignor import TaskAssignor
 from services.kafka.records import RecordBatch
 from services.kafka.topics import ControlTopics, OutputTopics, Refused, TopicAdmin
 from services.kafka.transport import Consumer, Transport
-from services.placement.distributed import DistributedLayout, check_distributed_settings
+from services.placement.distributed import DistributedLayout
 from services.placement.partition_growth import METADATA_MS, PartitionGrowth
 from services.placement.tasks import Layout, check_partition_by, lay_out
 from services.process import memory
@@ -52,10 +51,9 @@ from services.process.settings import Placement, WorkerSettings
 from services.program.distributed_migrations import missing_reports
 from services.recovery.committed_offsets import read_commits
 from services.recovery.state_dir import StateDir
-from services.registry.group_watch import GroupWatch, check_group_settings
+from services.registry.group_watch import GroupWatch
 from services.spill.budget import prepare_memory
 from services.task.spec import GroupWork, TaskSpec, streams_by_topic
-from services.task.spill import check_budget
 from services.worker.connection import Connection
 from services.worker.group_tasks import GroupTasks
 from services.worker.membership import Membership
@@ -128,19 +126,14 @@ class Worker:
             UsageError: the query cannot run as a service, or the plan is wrong.
         """
         if group:
-            check_group_settings(settings)
+            refusals.check(None, refusals.GROUP, *settings.refusable())
         else:
             _check_query(query)
+            refusals.check(query, *settings.refusable())
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
-        if settings.jit:
-            check_feedback(query)
         if settings.placement is Placement.PER_OPERATOR:
-            check_distributed_settings(query, settings)
             # Every worker must distribute the same plan.
             self._plan = self._plan or choose_plan(query)
-            check_distributable(query, self._plan)
-        if settings.budget is not None:
-            check_budget(query, settings)
         self._query = query
         self._group = group
         self._watch: GroupWatch | None = None

@@ -1,0 +1,243 @@
+"""The one table of what cannot be combined: which setting a feature excludes, why, and what to do instead.
+
+A setting is what the user asks for beside the query: an executor, a placement, a budget. A feature is a property of the
+query. `check` refuses a combination before anything runs; the command line, the workers and the engine call it.
+`matrix` shows the table in the manual (`ops/docs/combinations.md`, made by `python -m services.reference`).
+
+Refusals of another kind are not here: a wrong plan, an unknown name, an option without effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+
+from schemas.errors import UsageError
+from schemas.query import Query, Stream
+
+
+class Feature(StrEnum):
+    """A property of a query."""
+
+    EXCEPT = "EXCEPT"
+    AGGREGATES = "aggregates"
+    ROWS = "[ROWS n]"
+    ROWS_AGGREGATES = "aggregates over [ROWS n]"
+    UNBOUNDED = "[UNBOUNDED]"
+    TABLES = "reference tables"
+    IDLE = "idle_timeout"
+    NO_JOIN = "no join"
+    SHARED_TOPIC = "two streams of one topic"
+    DOTTED_ALIAS = "an alias with a dot"
+
+
+JIT = "--jit on"
+MEMORY = "--memory"
+PER_OPERATOR = "--placement per-operator"
+AT_LEAST_ONCE = "--guarantee at-least-once"
+GROUP = "--group"
+PLAN = "--plan"
+IDLE_TIMEOUT = "--idle-timeout"
+SHARED = "a shared operator"
+"""The operator in which a group of queries is executed together."""
+
+
+def executor(name: str) -> str:
+    """The setting of an executor; `juggler` is also the shared operator of a single query."""
+    return f"--executor {name}"
+
+
+def migration(strategy: str) -> str:
+    """The setting of a plan change by a strategy."""
+    return f"a plan change by {strategy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A combination that is refused.
+
+    Attributes:
+        setting: what is asked for.
+        excluded: the feature, or the other setting, that it does not go with.
+        reason: why not; completes "SETTING does not go with EXCLUDED: ...".
+        instead: what to do instead, as a request.
+    """
+
+    setting: str
+    excluded: str
+    reason: str
+    instead: str
+
+
+def _table() -> Iterator[Refusal]:
+    for name in ("mjoin", "eddy", "stairs", "juggler"):
+        yield Refusal(
+            executor(name), Feature.EXCEPT, "it joins, and EXCEPT subtracts", "omit the executor, or give xjoin"
+        )
+        yield Refusal(
+            MEMORY, executor(name), "it has no partition groups that could be spilled", "omit it, or give xjoin"
+        )
+    yield Refusal(executor("juggler"), Feature.ROWS, "it does not count tuples", "give another executor")
+    yield Refusal(
+        SHARED, Feature.ROWS_AGGREGATES, "the operator does not count the tuples of single queries", "run it standalone"
+    )
+    yield Refusal(SHARED, Feature.EXCEPT, "the operator joins, and EXCEPT subtracts", "run it standalone")
+    yield Refusal(JIT, Feature.EXCEPT, "feedback is between joins, and EXCEPT subtracts", "omit --jit, or give off")
+    yield from (
+        Refusal(MEMORY, feature, reason, "omit --memory")
+        for feature, reason in (
+            (Feature.AGGREGATES, "an aggregate's values at an instant need all earlier results; some would be pending"),
+            (Feature.EXCEPT, "EXCEPT returns tuples without a match, which takes all of the state"),
+        )
+    )
+    yield Refusal(
+        MEMORY,
+        AT_LEAST_ONCE,
+        "a log records which results are still pending, and it must be written in one transaction with them",
+        "use --guarantee exactly-once",
+    )
+    yield Refusal(
+        MEMORY,
+        PER_OPERATOR,
+        "a join in a task of its own does not know what others have spilled",
+        "use --placement fused",
+    )
+    yield from (
+        Refusal(PER_OPERATOR, excluded, reason, "use --placement fused")
+        for excluded, reason in (
+            (Feature.EXCEPT, "EXCEPT subtracts, and only joins are placed"),
+            (Feature.AGGREGATES, "aggregates are over all results, which no single task of a split join has"),
+            (Feature.TABLES, "every task would need all of the table"),
+            (Feature.ROWS, "it counts all tuples of a stream, in an order that only one task sees"),
+            (Feature.NO_JOIN, "only joins are placed"),
+            (Feature.SHARED_TOPIC, "a partition is read by one operator"),
+            (Feature.DOTTED_ALIAS, "dots separate the aliases in the names of internal topics"),
+            (Feature.IDLE, "an operator cannot tell the next one that it waits for nobody"),
+            (IDLE_TIMEOUT, "an operator cannot tell the next one that it waits for nobody"),
+            (AT_LEAST_ONCE, "intermediate results would be repeated"),
+        )
+    )
+    yield from (
+        Refusal(GROUP, excluded, reason, instead)
+        for excluded, reason, instead in (
+            (
+                AT_LEAST_ONCE,
+                "when a query has begun is written in one transaction with its results",
+                "use --guarantee exactly-once",
+            ),
+            (PLAN, "its queries share an operator that has no join order", "omit --plan"),
+            (PER_OPERATOR, "its queries share an operator, which is in one task", "use --placement fused"),
+            (JIT, "only weir run has feedback between the streams of a shared operator", "omit --jit"),
+        )
+    )
+    by_lineage = "it tells results by the lineage of their components, and a change of a set difference has none"
+    lagging = "it lets the new plan lag behind the streams' stores, which by then have forgotten what has ended"
+    for strategy in ("parallel-track", "hybmig", "hybmig-bsc", "ghm"):
+        reason = lagging if strategy == "ghm" else by_lineage
+        yield Refusal(migration(strategy), Feature.EXCEPT, reason, _OTHER_STRATEGY)
+    for strategy in ("parallel-track", "hybmig", "gpt"):
+        reason = "it ends when all old tuples have left their windows"
+        yield Refusal(migration(strategy), Feature.UNBOUNDED, reason, _OTHER_STRATEGY)
+    for strategy in ("moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc"):
+        reason = "the executor is a black box to it"
+        yield Refusal(migration(strategy), executor("juggler"), reason, _OTHER_STRATEGY)
+    for strategy in ("parallel-track", "hybmig", "hybmig-bsc", "jisc", "gms", "gpt", "ghm"):
+        reason = "it works on the states of one task"
+        yield Refusal(migration(strategy), PER_OPERATOR, reason, _OTHER_STRATEGY)
+
+
+_OTHER_STRATEGY = "use another strategy"
+
+REFUSALS: Mapping[tuple[str, str], Refusal] = {(one.setting, one.excluded): one for one in _table()}
+
+
+def matrix(*, of_features: bool) -> list[str]:
+    """The table as a Markdown matrix: a row per setting, a column per feature, or per other setting, that some row
+    excludes."""
+    shown = [one for one in REFUSALS.values() if isinstance(one.excluded, Feature) == of_features]
+    rows = list(dict.fromkeys(one.setting for one in shown))
+    columns = list(dict.fromkeys(one.excluded for one in shown))
+    lines = [f"| | {' | '.join(map(_code, columns))} |", f"| --- |{' --- |' * len(columns)}"]
+    for row in rows:
+        cells = ("no" if (row, column) in REFUSALS else "" for column in columns)
+        lines.append(f"| {_code(row)} | {' | '.join(cells)} |")
+    return lines
+
+
+def reasons() -> list[str]:
+    """The reasons as a Markdown table; settings with the same reason are in one row."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for one in REFUSALS.values():
+        alike.setdefault((one.excluded, one.reason, one.instead), []).append(one.setting)
+    lines = ["| what | does not go with | because | instead |", "| --- | --- | --- | --- |"]
+    for (excluded, reason, instead), settings in alike.items():
+        lines.append(f"| {', '.join(map(_code, settings))} | {_code(excluded)} | {reason} | {instead} |")
+    return lines
+
+
+def _code(name: str) -> str:
+    return f"`{name}`" if name.startswith(("-", "[")) or name in (Feature.EXCEPT, Feature.IDLE) else name
+
+
+def features(query: Query) -> dict[str, str]:
+    """The features of a query that some setting excludes, each with the words that name it in this query."""
+    found: dict[str, str] = {}
+    if query.subtracted:
+        found[Feature.EXCEPT] = "EXCEPT"
+    if query.aggregation is not None:
+        found[Feature.AGGREGATES] = "aggregates"
+    for source in query.sources:
+        stream, kind = source.stream, source.window.kind
+        if not isinstance(stream, Stream):
+            found.setdefault(Feature.TABLES, f"table {stream.name}")
+        elif stream.idle_timeout_ms is not None:
+            found.setdefault(Feature.IDLE, f"idle_timeout of stream {stream.name}")
+        if kind == "ROWS":
+            found.setdefault(Feature.ROWS, f"[ROWS n] of {source.alias}")
+        if source.endless:
+            found.setdefault(Feature.UNBOUNDED, f"[UNBOUNDED] of {source.alias}")
+        if "." in source.alias:
+            found.setdefault(Feature.DOTTED_ALIAS, f"alias {source.alias!r}, which has a dot")
+    if Feature.ROWS in found and Feature.AGGREGATES in found:
+        found[Feature.ROWS_AGGREGATES] = f"aggregates over {found[Feature.ROWS]}"
+    if len(query.sources) == 1:
+        found[Feature.NO_JOIN] = "a query without a join"
+    topics: dict[str, str] = {}
+    for one in query.streams():
+        if topics.setdefault(one.topic, one.name) != one.name:
+            found[Feature.SHARED_TOPIC] = f"two streams of topic {one.topic!r}"
+    return found
+
+
+def refused(query: Query | None, settings: Iterable[str]) -> Iterator[tuple[Refusal, str]]:
+    """The refusals of a query's features and of the settings among each other, each with the excluded thing's name."""
+    given = dict.fromkeys(settings)
+    excluded = chain(() if query is None else features(query).items(), ((one, one) for one in given))
+    for thing, name in excluded:
+        for setting in given:
+            if (refusal := REFUSALS.get((setting, thing))) is not None:
+                yield refusal, name
+
+
+def objection(query: Query | None, *settings: str) -> str:
+    """Why a query cannot have these settings, or the settings each other, and what to do instead; empty if it can.
+
+    Args:
+        query: None to look at the settings alone.
+        settings: of this module.
+    """
+    for refusal, name in refused(query, settings):
+        return f"{refusal.setting} does not go with {name}: {refusal.reason}; {refusal.instead}"
+    return ""
+
+
+def check(query: Query | None, *settings: str) -> None:
+    """Refuse what `objection` objects to.
+
+    Raises:
+        UsageError: the objection.
+    """
+    if why := objection(query, *settings):
+        raise UsageError(why)

@@ -1,0 +1,95 @@
+"""What cannot be combined: which features a query has, the words of a refusal, and that names are those of the engine.
+
+What each refusal protects is tested where the feature is. Here every refusal is met by a query that has its feature.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from operators.engine.executors import EXECUTORS
+from operators.join.executor import JUGGLER
+from operators.migration.strategies import BLACK_BOX, STRATEGIES
+from schemas import refusals
+from schemas.errors import UsageError
+from schemas.language.program import parse_program
+from schemas.query import Query
+from schemas.refusals import Feature
+
+STREAMS = """
+CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', format = 'json', timestamp = 'at');
+CREATE STREAM b (k BIGINT, at TIMESTAMP) WITH (topic = 'tb', format = 'json', timestamp = 'at');
+CREATE STREAM twin (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', format = 'json', timestamp = 'at');
+CREATE STREAM quiet (k BIGINT, at TIMESTAMP)
+  WITH (topic = 'tq', format = 'json', timestamp = 'at', idle_timeout = '1s');
+CREATE TABLE t (k BIGINT) WITH (path = 't.csv', format = 'csv');
+"""
+
+JOIN = "SELECT A.k FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND] WHERE A.k = B.k"
+
+QUERIES = {
+    Feature.EXCEPT: "SELECT A.k FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k",
+    Feature.AGGREGATES: f"{JOIN.replace('A.k FROM', 'A.k, COUNT(*) AS n FROM')} GROUP BY A.k EMIT EVERY 1 SECOND",
+    Feature.ROWS: JOIN.replace("B [RANGE 1 SECOND]", "B [ROWS 5]"),
+    Feature.UNBOUNDED: JOIN.replace("B [RANGE 1 SECOND]", "B [UNBOUNDED]"),
+    Feature.TABLES: "SELECT A.k FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k",
+    Feature.IDLE: JOIN.replace("b B", "quiet B"),
+    Feature.NO_JOIN: "SELECT A.k FROM a A [RANGE 1 SECOND]",
+    Feature.SHARED_TOPIC: JOIN.replace("b B", "twin B"),
+    Feature.DOTTED_ALIAS: JOIN.replace("b B ", 'b "B.x" ').replace("B.k", '"B.x".k'),
+}
+
+
+def query(text: str) -> Query:
+    return parse_program(STREAMS + text).queries[0]
+
+
+@pytest.mark.parametrize("feature", QUERIES)
+def test_features_are_found(feature: Feature) -> None:
+    found = refusals.features(query(QUERIES[feature]))
+    assert feature in found
+    assert set(found) <= {feature, Feature.NO_JOIN}
+
+
+def test_a_plain_join_goes_with_everything() -> None:
+    plain = query(JOIN)
+    assert refusals.features(plain) == {}
+    for setting in {one.setting for one in refusals.REFUSALS.values()}:
+        refusals.check(plain, setting)
+
+
+def test_a_refusal_names_both_and_says_why() -> None:
+    with pytest.raises(UsageError) as raised:
+        refusals.check(query(QUERIES[Feature.ROWS]), refusals.JIT, refusals.PER_OPERATOR)
+    assert str(raised.value) == (
+        "--placement per-operator does not go with [ROWS n] of B: it counts all tuples of a stream, in an order that "
+        "only one task sees; use --placement fused"
+    )
+
+
+def test_settings_are_refused_among_each_other() -> None:
+    """In either order, and without a query."""
+    for settings in ((refusals.MEMORY, refusals.AT_LEAST_ONCE), (refusals.AT_LEAST_ONCE, refusals.MEMORY)):
+        assert refusals.objection(None, *settings).startswith("--memory does not go with --guarantee at-least-once: ")
+    assert not refusals.objection(None, refusals.MEMORY, refusals.JIT)
+
+
+def test_aggregates_over_counted_windows() -> None:
+    both = QUERIES[Feature.AGGREGATES].replace("b B [RANGE 1 SECOND]", "b B [ROWS 5]")
+    assert Feature.ROWS_AGGREGATES in refusals.features(query(both))
+    assert refusals.objection(query(both), refusals.SHARED).startswith("a shared operator does not go with aggregates")
+    assert not refusals.objection(query(QUERIES[Feature.AGGREGATES]), refusals.SHARED)
+
+
+def test_its_names_are_those_of_the_engine() -> None:
+    """A renamed executor or strategy must not lose its refusals."""
+    names = {setting for pair in refusals.REFUSALS for setting in pair}
+    executors = {name for name in names if name.startswith("--executor")}
+    assert executors == {refusals.executor(name) for name in (*EXECUTORS, JUGGLER)} - {refusals.executor("xjoin")}
+    strategies = {name for name in names if name.startswith(refusals.migration(""))}
+    assert strategies == {refusals.migration(name) for name in STRATEGIES}
+    for name in STRATEGIES:
+        refused = (refusals.migration(name), refusals.executor(JUGGLER)) in refusals.REFUSALS
+        assert refused == (name not in BLACK_BOX)
+        endless = (refusals.migration(name), Feature.UNBOUNDED) in refusals.REFUSALS
+        assert endless == STRATEGIES[name].outlasts
