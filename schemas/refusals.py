@@ -140,7 +140,7 @@ def _table() -> Iterator[Refusal]:
     for strategy in ("parallel-track", "hybmig", "gpt"):
         reason = "it ends when all old tuples have left their windows"
         yield Refusal(migration(strategy), Feature.UNBOUNDED, reason, _OTHER_STRATEGY)
-    for strategy in ("moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc"):
+    for strategy in ("auto", "moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc"):
         reason = "the executor is a black box to it"
         yield Refusal(migration(strategy), executor("juggler"), reason, _OTHER_STRATEGY)
     for strategy in ("parallel-track", "hybmig", "hybmig-bsc", "jisc", "gms", "gpt", "ghm"):

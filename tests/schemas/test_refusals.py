@@ -9,7 +9,7 @@ import pytest
 
 from operators.engine.executors import EXECUTORS
 from operators.join.executor import JUGGLER
-from operators.migration.strategies import BLACK_BOX, STRATEGIES
+from operators.migration.strategies import AUTO, BLACK_BOX, STRATEGIES
 from schemas import refusals
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
@@ -87,7 +87,7 @@ def test_its_names_are_those_of_the_engine() -> None:
     executors = {name for name in names if name.startswith("--executor")}
     assert executors == {refusals.executor(name) for name in (*EXECUTORS, JUGGLER)} - {refusals.executor("xjoin")}
     strategies = {name for name in names if name.startswith(refusals.migration(""))}
-    assert strategies == {refusals.migration(name) for name in STRATEGIES}
+    assert strategies == {refusals.migration(name) for name in (AUTO, *STRATEGIES)}
     for name in STRATEGIES:
         refused = (refusals.migration(name), refusals.executor(JUGGLER)) in refusals.REFUSALS
         assert refused == (name not in BLACK_BOX)

@@ -220,7 +220,7 @@ def test_a_condition_without_columns_acts_at_every_join() -> None:
     [
         (THREE.replace("[RANGE 2 SECONDS]", "[ROWS 5]") + "WHERE A.k = B.k AND B.k = C.k", "((A B) C)", "ROWS"),
         ("SELECT A.s FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k", "(A B)", "EXCEPT"),
-        ("SELECT A.s FROM a A [RANGE 1 SECOND]", "A", "no join"),
+        ("SELECT A.s FROM a A [RANGE 1 SECOND]", "A", "without a join"),
         (
             "SELECT A.k, COUNT(*) AS n FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND] WHERE A.k = B.k "
             "GROUP BY A.k EMIT EVERY 1 SECOND",
@@ -230,7 +230,7 @@ def test_a_condition_without_columns_acts_at_every_join() -> None:
     ],
 )
 def test_what_cannot_be_taken_apart_is_refused(text: str, plan: str, why: str) -> None:
-    with pytest.raises(UsageError, match=f"placement per-operator cannot run this query.*{why}.*placement fused"):
+    with pytest.raises(UsageError, match=f"--placement per-operator does not go with .*{why}.*placement fused"):
         operators(text, plan)
 
 
@@ -238,7 +238,7 @@ def test_two_streams_over_one_topic_are_refused() -> None:
     bound = query(THREE + "WHERE A.k = B.k AND B.k = C.k")
     first, second, third = bound.sources
     shared = replace(second, stream=replace(second.stream, topic="ta"))
-    with pytest.raises(UsageError, match="two streams are declared over topic 'ta'"):
+    with pytest.raises(UsageError, match="two streams of topic 'ta': a partition is read by one operator"):
         decompose(replace(bound, sources=(first, shared, third)), parse_plan("((A B) C)", bound), COUNTS)
 
 

@@ -126,7 +126,8 @@ def test_what_cannot_share_an_operator_runs_apart_unless_all_must(folder: Path, 
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--executor", "juggler")
     assert (code, err) == (
         2,
-        "weir: query 'n' subtracts with EXCEPT: it cannot share an operator with others and must run standalone\n",
+        "weir: query 'n': a shared operator does not go with EXCEPT: the operator joins, and EXCEPT subtracts; run it "
+        "standalone\n",
     )
 
 
@@ -163,7 +164,7 @@ def test_what_a_budget_and_feedback_cannot_do_for_a_group_is_said(folder: Path, 
     Path("q.sql").write_text(QUERY + SECOND + COUNT.replace("[RANGE 1 SECOND]", "[ROWS 3]"))
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--memory", "1MiB")
     assert code == 2
-    assert err.startswith("weir: query 'n': this query cannot run with a memory budget: an aggregate's values")
+    assert err.startswith("weir: query 'n': --memory does not go with aggregates: an aggregate's values")
     for more in ((), ("--executor", "apart"), ("--stats", "s.json")):
         assert weir("run", "q.sql", *SOURCES, "--out", "r", "--jit", "on", *more) == (0, b"", "")
         assert Path("r/alarms.jsonl").read_bytes() == ALARMS

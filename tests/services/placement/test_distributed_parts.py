@@ -8,13 +8,14 @@ import pytest
 
 from operators.distributed.decompose import DistributedOperator, decompose
 from operators.plan.plan import parse_plan
+from schemas import refusals
 from schemas.errors import StateError, UsageError
 from schemas.language.program import parse_program
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.query import Query
-from services.placement.distributed import DistributedLayout, check_distributed_settings, part_fingerprint
+from services.placement.distributed import DistributedLayout, part_fingerprint
 from services.process.security import KafkaClients
-from services.process.settings import Guarantee, WorkerSettings
+from services.process.settings import Guarantee, Placement, WorkerSettings
 from services.recovery.starting_point import Committed, plan_handover
 
 TEXT = """
@@ -65,14 +66,15 @@ def test_another_split_or_plan_is_another_operator() -> None:
 
 
 def test_settings_that_operators_cannot_keep_are_refused() -> None:
-    check_distributed_settings(query(), SETTINGS)
+    own = replace(SETTINGS, placement=Placement.PER_OPERATOR)
+    refusals.check(query(), *own.refusable())
     for bound, settings, why in (
-        (query(), replace(SETTINGS, guarantee=Guarantee.AT_LEAST_ONCE), "at-least-once would repeat"),
-        (query(), replace(SETTINGS, idle_timeout_ms=5), "an idle timeout is given"),
-        (query(more=", idle_timeout = '1 SECOND'"), SETTINGS, "stream c declares idle_timeout"),
+        (query(), replace(own, guarantee=Guarantee.AT_LEAST_ONCE), "--guarantee at-least-once: intermediate results"),
+        (query(), replace(own, idle_timeout_ms=5), "--idle-timeout: an operator"),
+        (query(more=", idle_timeout = '1 SECOND'"), own, "idle_timeout of stream c: an operator"),
     ):
         with pytest.raises(UsageError, match=f"{why}.*placement fused"):
-            check_distributed_settings(bound, settings)
+            refusals.check(bound, *settings.refusable())
 
 
 def test_a_plan_takes_over_where_windows_begin() -> None:

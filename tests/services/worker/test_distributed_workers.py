@@ -246,7 +246,7 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     reader.wait_for_count(1)
     refused = workers.migrate(case, "((A D) (B C))", "jisc").finish()
     assert refused[0] == 1, refused
-    assert "distributed joins change plans by moving-state only, not by jisc" in refused[2]
+    assert "a plan change by jisc does not go with --placement per-operator" in refused[2]
     change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "30s")
     send(feed, rng, 100, 100)
     code, out, err = change.finish()

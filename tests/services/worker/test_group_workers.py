@@ -128,7 +128,7 @@ def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Worker
     assert worker.stop() == 0
     refused = workers.start(trial.case, "--jit", "on")
     assert refused.process.wait(60) == 2
-    assert "--jit on is not for a group" in refused.text()
+    assert "--group does not go with --jit on" in refused.text()
     log = f"weir-{name}.members"
     admin = AdminClient({"bootstrap.servers": trial.case.bootstrap})
     admin.delete_topics([log])[log].result(30)
