@@ -28,14 +28,13 @@ class Feature(StrEnum):
     UNBOUNDED = "[UNBOUNDED]"
     TABLES = "reference tables"
     IDLE = "idle_timeout"
-    NO_JOIN = "no join"
     SHARED_TOPIC = "two streams of one topic"
-    DOTTED_ALIAS = "an alias with a dot"
 
 
 JIT = "--jit on"
 MEMORY = "--memory"
 PER_OPERATOR = "--placement per-operator"
+FEEDBACK_BETWEEN_TASKS = "--jit on with --placement per-operator"
 AT_LEAST_ONCE = "--guarantee at-least-once"
 GROUP = "--group"
 PLAN = "--plan"
@@ -109,15 +108,17 @@ def _table() -> Iterator[Refusal]:
         for excluded, reason in (
             (Feature.EXCEPT, "EXCEPT subtracts, and only joins are placed"),
             (Feature.AGGREGATES, "aggregates are over all results, which no single task of a split join has"),
-            (Feature.TABLES, "every task would need all of the table"),
             (Feature.ROWS, "it counts all tuples of a stream, in an order that only one task sees"),
-            (Feature.NO_JOIN, "only joins are placed"),
             (Feature.SHARED_TOPIC, "a partition is read by one operator"),
-            (Feature.DOTTED_ALIAS, "dots separate the aliases in the names of internal topics"),
             (Feature.IDLE, "an operator cannot tell the next one that it waits for nobody"),
             (IDLE_TIMEOUT, "an operator cannot tell the next one that it waits for nobody"),
-            (AT_LEAST_ONCE, "intermediate results would be repeated"),
         )
+    )
+    yield Refusal(
+        FEEDBACK_BETWEEN_TASKS,
+        AT_LEAST_ONCE,
+        "a task must know after a crash what it has kept back, so it records that in one transaction with its results",
+        "omit --jit, or use --guarantee exactly-once",
     )
     yield from (
         Refusal(GROUP, excluded, reason, instead)
@@ -198,12 +199,8 @@ def features(query: Query) -> dict[str, str]:
             found.setdefault(Feature.ROWS, f"[ROWS n] of {source.alias}")
         if source.endless:
             found.setdefault(Feature.UNBOUNDED, f"[UNBOUNDED] of {source.alias}")
-        if "." in source.alias:
-            found.setdefault(Feature.DOTTED_ALIAS, f"alias {source.alias!r}, which has a dot")
     if Feature.ROWS in found and Feature.AGGREGATES in found:
         found[Feature.ROWS_AGGREGATES] = f"aggregates over {found[Feature.ROWS]}"
-    if len(query.sources) == 1:
-        found[Feature.NO_JOIN] = "a query without a join"
     topics: dict[str, str] = {}
     for one in query.streams():
         if topics.setdefault(one.topic, one.name) != one.name:

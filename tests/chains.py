@@ -7,7 +7,7 @@ replay points, and sends nothing of what it reads again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,12 +55,20 @@ class Topics:
 class Task:
     """One task of one operator."""
 
-    def __init__(self, operator: DistributedOperator, number: int, topics: Topics, counts: dict[str, int]) -> None:
+    def __init__(
+        self,
+        operator: DistributedOperator,
+        number: int,
+        topics: Topics,
+        counts: dict[str, int],
+        tables: Mapping[str, Batch],
+    ) -> None:
         self.operator = operator
+        self.tables = operator.with_row_numbers(tables)
         self.number = number
         self.topics = topics
         self.lanes: list[tuple[OperatorInput, int]] = []
-        for given in {given.stream.name: given for given in operator.inputs}.values():
+        for given in {given.stream.name: given for given in operator.streams}.values():
             if given.edge is not None or operator.forward:
                 self.lanes.append((given, number))
             else:
@@ -95,6 +103,7 @@ class Task:
         self.engine = Engine(
             self.operator.query,
             plan=self.operator.plan,
+            tables=self.tables,
             partitions=partitions,
             feedback=False if self.feedback is None else self.feedback.of,
             kept=() if self.feedback is None else self.feedback.columns_kept,
@@ -237,6 +246,7 @@ class Chain:
         split: int | None,
         end: int = 1_000_000,
         *,
+        tables: Mapping[str, Batch] | None = None,
         feedback: bool = False,
         ends: bool = False,
     ) -> None:
@@ -251,7 +261,7 @@ class Chain:
         self.undelivered: list[FeedbackRequest] = []
         self.operators = decompose(query, plan, by_topic, split, feedback=feedback)
         self.tasks = [
-            Task(operator, number, self.topics, counts)
+            Task(operator, number, self.topics, counts, tables or {})
             for operator in self.operators
             for number in range(operator.tasks)
         ]

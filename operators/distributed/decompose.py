@@ -3,9 +3,11 @@
 `services.control.plan_versions` calls `decompose`. Workers check a plan by `check_distributable` before they start.
 
 The sub-query of an operator has one source per input. A source of the query that is read directly keeps its stream,
-with one more column for the tuple's position in its log. The results of another operator are a stream with the columns
-`c0, c1, ...`. If they have several components they also have `expiry`, an upper bound for the `_ts` of the tuples that
-they join with. The window of such a stream is the least of its components' windows, a bound that expiry only tightens.
+with one more column for the tuple's position in its log. A table is an input of the join that reads it, with one more
+column for the row's number; every task of that join has all of its rows. The results of another operator are a stream
+with the columns `c0, c1, ...`. If they have several components they also have `expiry`, an upper bound for the `_ts` of
+the tuples that they join with. The window of such a stream is the least of its components' windows, a bound that expiry
+only tightens.
 
 A predicate acts at the same join as in the fused plan (`operators.plan.predicates`). This includes equalities that
 follow from others.
@@ -17,6 +19,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from operators.data.tuples import FOREVER
 from operators.distributed.kinds import MAX_KINDS, EdgeKind, own_kinds, passed_on
 from operators.feedback.watch import suppressed_side
@@ -25,6 +29,7 @@ from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import Operand, constants, join_condition, selections
 from operators.state.sources import life_of
 from schemas import refusals
+from schemas.columns import Batch, Column
 from schemas.errors import InvariantError, UsageError
 from schemas.query import (
     ColumnRef,
@@ -35,6 +40,7 @@ from schemas.query import (
     Query,
     Source,
     Stream,
+    Table,
     Type,
     Window,
     aliases_of,
@@ -106,14 +112,26 @@ class OperatorInput:
     """One input of an operator.
 
     Attributes:
-        stream: The stream that the sub-query reads.
+        source: The stream or table that the sub-query reads.
         edge: The edge that feeds it; None for a source that is read directly.
-        position: For such a source, the name of the column with a tuple's position in the log.
+        position: For such a source, the name of the column with a tuple's position in the log, or a row's number.
     """
 
-    stream: Stream
+    source: Stream | Table
     edge: Edge | None
     position: str = ""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table, whose rows are there from the start."""
+        return isinstance(self.source, Table)
+
+    @property
+    def stream(self) -> Stream:
+        """The source of an input that is no table."""
+        if not isinstance(self.source, Stream):
+            raise InvariantError(f"{self.source} is no stream")
+        return self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +163,47 @@ class DistributedOperator:
     kept: tuple[tuple[str, int], ...] = ()
     columns: Mapping[ColumnRef, ColumnRef] = field(default_factory=dict, hash=False, compare=False)
 
+    @property
+    def streams(self) -> tuple[OperatorInput, ...]:
+        """The inputs that are no tables."""
+        return tuple(given for given in self.inputs if not given.is_table)
+
+    def with_row_numbers(self, tables: Mapping[str, Batch]) -> dict[str, Batch]:
+        """Return the tables that the operator reads, by name, with the column of row numbers.
+
+        Args:
+            tables: All tables of the query, by name.
+        """
+        found: dict[str, Batch] = {}
+        for given in self.inputs:
+            if given.is_table:
+                rows = tables[given.source.name]
+                numbers = Column(Type.BIGINT, np.arange(len(rows), dtype=np.int64))
+                found[given.source.name] = Batch(rows.ts, {**rows.columns, given.position: numbers})
+        return found
+
 
 def output_name(column: ColumnRef) -> str:
-    """Return the name of a query's column in an operator's results. The names are unique: an alias with a dot would
-    have to be quoted, and `decompose` rejects it."""
-    return f"{column.alias}.{column.name}"
+    """Return the name of a query's column in an operator's results; unique, since an alias with a dot is quoted."""
+    return f"{Leaf(column.alias)}.{column.name}"
+
+
+def without_joins_of_tables(query: Query, plan: Plan) -> Plan:
+    """Return the plan with each join of tables alone resolved: its tables are joined one after the other with the other
+    input. No task could compute such a join by itself, since nothing would make it proceed."""
+    if isinstance(plan, Leaf):
+        return plan
+    left, right = (without_joins_of_tables(query, side) for side in (plan.left, plan.right))
+    for joined, other in ((left, right), (right, left)):
+        if isinstance(joined, Join) and _all_tables(query, joined):
+            for alias in joined.aliases:
+                other = Join(other, Leaf(alias))
+            return other
+    return Join(left, right)
+
+
+def _all_tables(query: Query, plan: Plan) -> bool:
+    return all(query.source(alias).is_table for alias in plan.aliases)
 
 
 def decompose(
@@ -176,6 +230,7 @@ def decompose(
         UsageError: The query cannot be distributed; the message gives the reason.
     """
     refusals.check(query, refusals.PER_OPERATOR)
+    plan = without_joins_of_tables(query, plan)
     return _Decomposition(query, plan, partitions, split, prefix, feedback).operators()
 
 
@@ -208,7 +263,7 @@ class _Decomposition:
         readers: dict[str, set[Join]] = {}
         for node in self.joins:
             for side in (node.left, node.right):
-                if isinstance(side, Leaf):
+                if isinstance(side, Leaf) and not query.source(side.alias).is_table:
                     readers.setdefault(self._stream(side.alias).name, set()).add(node)
         self.intakes = [
             stream
@@ -230,7 +285,9 @@ class _Decomposition:
                 continue
             partitioned = self.tasks[reader] > 1 and not self.forward
             kinds: tuple[EdgeKind, ...] = ()
-            if side == suppressed_side(reader):
+            # What a table lacks it will lack for ever: there is nothing to resume.
+            beside_table = _all_tables(self.query, (reader.left, reader.right)[1 - side])
+            if side == suppressed_side(reader) and not beside_table:
                 condition = join_condition(
                     self.query.predicates, reader.left.aliases, reader.right.aliases, self.classes
                 )
@@ -303,7 +360,10 @@ class _Decomposition:
         self, node: Join, side: Plan, edges: Mapping[Plan, Edge], intakes: Mapping[str, list[Edge]]
     ) -> OperatorInput:
         if isinstance(side, Leaf):
-            stream = self._stream(side.alias)
+            source = self.query.source(side.alias)
+            if isinstance(source.stream, Table):
+                return _with_position(source.stream)
+            stream = source.stream
             if stream not in self.intakes:
                 return _with_position(stream)
             number = len(self.joins) + 1 + self.intakes.index(stream)
@@ -370,10 +430,10 @@ class _Decomposition:
         for side, name, given in zip(sides, names, inputs, strict=True):
             life = self._life(side)
             window = Window("UNBOUNDED") if life >= FOREVER else Window("RANGE", life)
-            sources.append(Source(name, given.stream, window))
+            sources.append(Source(name, given.source, window))
             if given.edge is None:
                 alias = side.aliases[0]
-                for field in self._stream(alias).fields:
+                for field in self.query.source(alias).stream.fields:
                     renamed[ColumnRef(alias, field.name, field.type)] = ColumnRef(name, field.name, field.type)
                 renamed[ColumnRef(alias, POSITION, Type.BIGINT)] = ColumnRef(name, given.position, Type.BIGINT)
             else:
@@ -386,7 +446,7 @@ class _Decomposition:
             if isinstance(side, Leaf) and given.edge is None:
                 predicates += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
         for mine, other, given in ((0, 1, inputs[0]), (1, 0, inputs[1])):
-            if given.edge is not None and given.edge.expires:
+            if given.edge is not None and given.edge.expires and not inputs[other].is_table:
                 expiry = ColumnRef(names[mine], EXPIRY, Type.TIMESTAMP)
                 predicates.append(Compare("<=", ColumnRef(names[other], "_ts", Type.TIMESTAMP), expiry))
         predicates += constants(self.query)
@@ -413,7 +473,7 @@ class _Decomposition:
         )
 
     def _kept(self, inputs: Iterable[OperatorInput]) -> tuple[tuple[str, int], ...]:
-        direct = {given.stream.name for given in inputs if given.edge is None}
+        direct = {given.stream.name for given in inputs if given.edge is None and not given.is_table}
         lives: dict[str, int] = {}
         for source in self.query.sources:
             if source.stream.name in direct:
@@ -440,12 +500,12 @@ class _Decomposition:
         return DistributedOperator(stream.name, sub, plan, tasks, self.forward, (given,), outputs, kept=kept)
 
 
-def _with_position(stream: Stream) -> OperatorInput:
+def _with_position(source: Stream | Table) -> OperatorInput:
     """Return the input for a source that is read directly."""
     name = POSITION
-    while stream.field(name) is not None:
+    while source.field(name) is not None:
         name += "@"
-    return OperatorInput(replace(stream, fields=(*stream.fields, Field(name, Type.BIGINT))), None, name)
+    return OperatorInput(replace(source, fields=(*source.fields, Field(name, Type.BIGINT))), None, name)
 
 
 def _home(node: Join) -> int:
@@ -455,11 +515,9 @@ def _home(node: Join) -> int:
 
 def _names(node: Join) -> tuple[str, str]:
     """Return the names of a join's inputs in its sub-query."""
-    return _name(node.left), _name(node.right)
+    return str(node.left), str(node.right)
 
 
-def _name(node: Plan) -> str:
-    return node.alias if isinstance(node, Leaf) else str(node)
 
 
 def _topic_part(aliases: Iterable[str]) -> str:

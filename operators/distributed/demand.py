@@ -89,7 +89,7 @@ class ConsumerFeedback:
         self.edge: Edge = given.edge
         self.side = side
         self.stream = given.stream.name
-        self.observed = other.stream.name
+        self.observed = other.source.name
         self._alias = join.match.sides[side][0]
         self._other_life = life_of(operator.query.source(join.match.sides[1 - side][0]))
         self.life = life_of(operator.query.source(self._alias))

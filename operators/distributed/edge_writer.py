@@ -96,7 +96,7 @@ class EdgeWriter:
         columns = {f"c{i}": results.columns[output_name(c)] for i, c in enumerate(edge.columns)}
         if edge.expires:
             ends = [
-                results.columns[f"{alias}._ts"].values.astype(np.int64) + life
+                results.columns[output_name(ColumnRef(alias, "_ts", Type.TIMESTAMP))].values.astype(np.int64) + life
                 for alias, life in zip(edge.aliases, edge.lifetimes, strict=True)
                 if life < FOREVER
             ]

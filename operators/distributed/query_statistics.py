@@ -68,5 +68,5 @@ def _source(
     one = here.get(alias)
     if one is None:
         return nothing
-    direct = any(given.edge is None and given.stream.name == stream.name for given in operator.inputs)
+    direct = any(given.edge is None and given.stream.name == stream.name for given in operator.streams)
     return replace(one, stream=stream.name, input_tuples=one.input_tuples if direct else 0)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from operators.distributed.decompose import decompose
+from operators.distributed.decompose import decompose, without_joins_of_tables
 from operators.plan.plan import Plan, parse_plan
 from schemas import refusals
 from schemas.errors import BrokerError, UsageError
@@ -52,7 +52,7 @@ class PlanVersions:
 
     def __init__(self, query: Query, own: Plan, settings: WorkerSettings, counts: Mapping[str, int]) -> None:
         self._query = query
-        self._own = own
+        self._own = without_joins_of_tables(query, own)
         self._settings = settings
         self._counts = dict(counts)
 
@@ -62,7 +62,9 @@ class PlanVersions:
 
     def plan(self, version: int, view: View) -> Plan:
         """The plan of a version."""
-        return self._own if version == 0 else parse_plan(view.changes[version - 1].plan, self._query)
+        if version == 0:
+            return self._own
+        return without_joins_of_tables(self._query, parse_plan(view.changes[version - 1].plan, self._query))
 
     def layout(self, version: int, view: View) -> DistributedLayout:
         """The tasks of a version."""

@@ -51,7 +51,7 @@ class Part:
 
     def input(self, topic: str) -> OperatorInput:
         """The operator's input from a topic."""
-        return next(given for given in self.operator.inputs if given.stream.topic == topic)
+        return next(given for given in self.operator.streams if given.stream.topic == topic)
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class DistributedLayout:
     @staticmethod
     def _lanes_of(part: Part, sources: Mapping[str, int]) -> tuple[Lane, ...]:
         found: dict[Lane, None] = {}
-        for given in part.operator.inputs:
+        for given in part.operator.streams:
             topic = given.stream.topic
             whole = given.edge is None and not part.operator.forward
             for partition in range(sources[topic]) if whole else (part.share,):

@@ -81,7 +81,7 @@ class OperatorTasks(TaskKind):
         engine = Engine(
             spec.query,
             plan=spec.plan,
-            tables=spec.tables.batches,
+            tables=part.operator.with_row_numbers(spec.tables.batches),
             partitions=partitions_of(lanes),
             feedback=False if operator_feedback is None else operator_feedback.of,
             kept=() if operator_feedback is None else operator_feedback.columns_kept,

@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -129,6 +130,8 @@ class Worker:
             refusals.check(None, refusals.GROUP, *settings.refusable())
         else:
             _check_query(query)
+            if len(query.sources) == 1:
+                settings = replace(settings, placement=Placement.FUSED)  # it has one operator
             refusals.check(query, *settings.refusable())
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
         if settings.placement is Placement.PER_OPERATOR:

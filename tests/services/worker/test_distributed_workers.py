@@ -15,7 +15,7 @@ from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
 from tests import oracle
 from tests.broker_fixture import Topics
-from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, wait_for
+from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, canonical, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -265,3 +265,80 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     times = [row["_ts"] for row in reader.rows()]
     assert times == sorted(times)
     assert [worker.stop() for worker in team] == [0, 0]
+
+
+TABLES = """
+CREATE STREAM a (k BIGINT, x BIGINT, at TIMESTAMP) WITH (topic = '{a}', format = 'json', timestamp = 'at');
+CREATE STREAM b (x BIGINT, y BIGINT, at TIMESTAMP) WITH (topic = '{b}', format = 'json', timestamp = 'at');
+CREATE TABLE names (k BIGINT, name STRING) WITH (path = 'names.csv', format = 'csv');
+CREATE TABLE kinds (y BIGINT, kind STRING) WITH (path = 'kinds.csv', format = 'csv');
+INSERT INTO '{sink}'
+SELECT "the.A".x AS x, N.name AS name, K.kind AS kind
+FROM a "the.A" [RANGE 200 MILLISECONDS], names N, b B [RANGE 200 MILLISECONDS], kinds K
+WHERE "the.A".k = N.k AND "the.A".x = B.x AND B.y = K.y
+"""
+
+
+def test_tables_are_joined_where_their_join_is(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Every share of a join has the whole table; a worker is killed, and reads the tables again."""
+    case = Case.make(topics, tmp_path, TABLES, partitions=2)
+    tables: dict[str, list[Row]] = {
+        "names": [{"k": k, "name": f"n{k}{twin}"} for k in range(4) for twin in "ab"],
+        "kinds": [{"y": y, "kind": f"k{y}"} for y in range(3)],
+    }
+    for name, rows in tables.items():
+        lines = [",".join(map(str, row)) for row in ([*rows[0]], *(row.values() for row in rows))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    feed, rng = Feed(case), random.Random(5)
+
+    def send_rows(start: int) -> None:
+        for i in range(start, start + 100):
+            at = BASE + 10 * i
+            feed.send("a", [{"k": rng.randrange(6), "x": rng.randrange(5), "at": at}], i % 2)
+            feed.send("b", [{"x": rng.randrange(5), "y": rng.randrange(4), "at": at}], i % 2)
+        feed.flush()
+
+    options = (*PLACED, "--operator-partitions", "2", "--plan", '((("the.A" N) B) K)')
+    team = [workers.start(case, *options) for _ in range(2)]
+    send_rows(0)
+    spread(team, 8)
+    team.pop().kill()
+    send_rows(100)
+    feed.finish({"a": {"k": -1, "x": -1}, "b": {"x": -2, "y": -1}})
+    expected = canonical(oracle.results(case.query, {**case.rows, **tables}))
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(expected.total(), team[0].alive)
+    assert canonical(reader.rows()) == expected
+    assert team[0].stop() == 0
+
+
+def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """After kill -9 results may come twice, none is missing, and none is invented."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(6)
+    options = (*PLACED, "--guarantee", "at-least-once", "--commit", "500ms", "--plan", "((A B) (C D))")
+    for turn in range(2):
+        team = [workers.start(case, *options) for _ in range(2)]
+        spread(team, 3)
+        send(feed, rng, 150 * turn, 150)
+        wait_for(lambda: sum(w.metric("results_total") for w in team) > 0, team[0].with_log("results"))  # noqa: B023
+        for worker in team:
+            worker.kill()
+    worker = workers.start(case, *options)
+    feed.finish(CLOSING)
+    expected = case.expected()
+    reader = Reader(case.bootstrap, case.sink)
+    wait_for(lambda: not expected - canonical(reader.rows()), worker.with_log("all results"))
+    assert set(canonical(reader.rows())) == set(expected)
+    assert worker.stop() == 0
+
+
+def test_a_query_without_a_join_has_one_operator(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    begin, _, _ = FOUR.partition("INSERT")
+    case = Case.make(topics, tmp_path, f"{begin} INSERT INTO '{{sink}}' SELECT A.x AS x FROM a A [RANGE 1 SECOND]")
+    worker = workers.start(case, *PLACED).wait_running()
+    feed = Feed(case)
+    send(feed, random.Random(7), 0, 50)
+    feed.finish(CLOSING)
+    assert_exact(case, Reader(case.bootstrap, case.sink), worker)
+    assert worker.stop() == 0
