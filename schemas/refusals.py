@@ -130,7 +130,6 @@ def _table() -> Iterator[Refusal]:
             ),
             (PLAN, "its queries share an operator that has no join order", "omit --plan"),
             (PER_OPERATOR, "its queries share an operator, which is in one task", "use --placement fused"),
-            (JIT, "only weir run has feedback between the streams of a shared operator", "omit --jit"),
         )
     )
     by_lineage = "it tells results by the lineage of their components, and a change of a set difference has none"

@@ -161,7 +161,7 @@ class QueryRunners:
             clock=self.clock,
             budget=budget,
             blocks=blocks,
-            feedback=self.feedback,
+            feedback=self.feedback and not refusals.objection(query, refusals.JIT),
         )
         return StandaloneQuery(engine)
 
@@ -192,11 +192,9 @@ def group_engine(
         partitions: partition numbers per stream name; one partition 0 each when None.
         since, began, ended: see `GroupEngine`.
         budget: of all states and source tuples; it requires `blocks`, which stores what is spilled.
-        feedback: whether queries are executed with feedback (`check_group_feedback`), including those that share an
-            operator (`operators.juggler.feedback.demand`).
+        feedback: whether queries that can are executed with feedback (`check_group_feedback`), including those that
+            share an operator (`operators.juggler.feedback.demand`).
     """
-    if feedback:
-        check_group_feedback(queries, executor)
     if len({query.name for query in queries}) < len(queries):
         raise InvariantError(f"two queries of a group have one name: {[query.name for query in queries]}")
     if executor is not None:

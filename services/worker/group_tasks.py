@@ -53,6 +53,7 @@ class GroupTasks(TaskKind):
             began=queries.began,
             ended=ended,
             clock=time.monotonic,
+            feedback=spec.settings.jit,
             budget=None if spilled is None else spilled.budget,
             blocks=None if spilled is None else spilled.blocks,
         )

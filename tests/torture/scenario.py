@@ -144,7 +144,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
     kind = only or rng.choices(list(KINDS), list(KINDS.values()))[0]
     base = kind
     if kind == "at-least-once":
-        base = rng.choice(["join", "partitioned", "except", "aggregate"])
+        base = rng.choice(["join", "partitioned", "except", "aggregate", "placed"])
     group = base.startswith("group")
     streams = 2 if base == "except" and rng.random() < 0.5 else rng.choice([2, 3, 3, 4])
     if base in ("migrate", "placed"):
@@ -184,7 +184,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         options += ["--placement", "per-operator"]
         if not partition_by:
             options += ["--operator-partitions", str(rng.choice([1, 2, 3]))]
-    if not group and base != "except" and rng.random() < 0.35:
+    if base != "except" and not (placed and at_least_once) and rng.random() < 0.35:
         options += ["--jit", "on"]
     budget = base in ("budget", "group-budget") or (base in ("rows", "migrate") and not placed and rng.random() < 0.2)
     if budget:

@@ -23,7 +23,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
 
 @pytest.mark.deep
-def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+@pytest.mark.parametrize("jit", ["off", "on"])
+def test_twenty_queries_come_and_go_under_load_and_kills(
+    topics: Topics, tmp_path: Path, workers: Workers, jit: str
+) -> None:
     """Some are added with the past and some from now on, some dropped, some replaced, while input flows and workers are
     killed."""
     trial = GroupTrial.make(topics, tmp_path)
@@ -31,7 +34,7 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     trial.register({f"q{n}": select(rng) for n in range(16)})
     added = 16
     for life in range(3):
-        worker = workers.start(trial.case).wait_running()
+        worker = workers.start(trial.case, "--jit", jit).wait_running()
         for part in range(3):
             seen = worker.metric("group_results_total")
             send(feed, rng, 360 * life + 120 * part, 120)
@@ -46,7 +49,7 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
                 trial.drop(f"q{5 + life}")
                 trial.wait_begun(worker)
         worker.kill()
-    worker = workers.start(trial.case).wait_running()
+    worker = workers.start(trial.case, "--jit", jit).wait_running()
     trial.register({"last": select(rng)})
     trial.wait_begun(worker)
     assert len(trial.selects) == 20
@@ -126,9 +129,9 @@ def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Worker
     del trial.selects[f"{name}-hot"]
     trial.wait_begun(worker)
     assert worker.stop() == 0
-    refused = workers.start(trial.case, "--jit", "on")
+    refused = workers.start(trial.case, "--guarantee", "at-least-once")
     assert refused.process.wait(60) == 2
-    assert "--group does not go with --jit on" in refused.text()
+    assert "--group does not go with --guarantee at-least-once" in refused.text()
     log = f"weir-{name}.members"
     admin = AdminClient({"bootstrap.servers": trial.case.bootstrap})
     admin.delete_topics([log])[log].result(30)
