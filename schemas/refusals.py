@@ -33,6 +33,8 @@ class Feature(StrEnum):
 
 JIT = "--jit on"
 MEMORY = "--memory"
+GROUP_MEMORY = "--memory for several queries"
+DEFERRED_CLEANUP = "--cleanup none or spark"
 PER_OPERATOR = "--placement per-operator"
 FEEDBACK_BETWEEN_TASKS = "--jit on with --placement per-operator"
 AT_LEAST_ONCE = "--guarantee at-least-once"
@@ -87,9 +89,21 @@ def _table() -> Iterator[Refusal]:
     yield from (
         Refusal(MEMORY, feature, reason, "omit --memory")
         for feature, reason in (
-            (Feature.AGGREGATES, "an aggregate's values at an instant need all earlier results; some would be pending"),
+            (Feature.ROWS_AGGREGATES, "a spilled tuple does not know when it leaves a window that counts tuples"),
             (Feature.EXCEPT, "EXCEPT returns tuples without a match, which takes all of the state"),
         )
+    )
+    yield Refusal(
+        GROUP_MEMORY,
+        Feature.AGGREGATES,
+        "a query that is dropped would have to emit until its pending results have been produced",
+        "omit --memory",
+    )
+    yield Refusal(
+        DEFERRED_CLEANUP,
+        Feature.AGGREGATES,
+        "an aggregate's values at an instant need all earlier results",
+        "use --cleanup local",
     )
     yield Refusal(
         MEMORY,

@@ -53,8 +53,8 @@ T = TypeVar("T", bound=np.generic)
 class Aggregator:
     """Aggregates the results of one query.
 
-    Args:
-        sources: the stores that the results' row ids refer to.
+    Attributes:
+        sources: the stores that the row ids of new results refer to.
     """
 
     def __init__(self, query: Query, sources: WindowStores) -> None:
@@ -62,7 +62,7 @@ class Aggregator:
             raise InvariantError(f"query {query.name!r} has no aggregates")
         self._aggregation: Aggregation = query.aggregation
         self._outputs = query.outputs
-        self._sources = sources
+        self.sources = sources
         self._every = self._aggregation.every_ms
         self._lifetimes = {alias: Lifetimes(sources, alias) for alias in (sources.life if sources.rows_windows else ())}
         self._watched = tuple(sources.rows_windows)
@@ -95,7 +95,11 @@ class Aggregator:
 
     def process(self, found: Tuples, cut: int) -> Batch:
         """Take in a slice's results, all with ts < cut, and return the emissions at the multiples before `cut`."""
-        self._enter(found)
+        self.enter(found, self.sources)
+        return self.emit(cut)
+
+    def emit(self, cut: int) -> Batch:
+        """Return the emissions at the multiples before `cut`; all results with ts < cut have been entered."""
         for alias in self._watched:
             lifetimes = self._lifetimes[alias]
             rows, items = self._living.take_watched(alias, lifetimes.ended(cut))
@@ -110,7 +114,16 @@ class Aggregator:
         self._forget(over)
         return out
 
-    def _enter(self, found: Tuples) -> None:
+    def enter_late(self, found: Tuples, sources: WindowStores) -> None:
+        """Take in results of a cleanup, in any order.
+
+        Args:
+            sources: the stores that their row ids refer to.
+        """
+        self.enter(found, sources, late=True)
+
+    def enter(self, found: Tuples, sources: WindowStores, *, late: bool = False) -> None:
+        """Take in results; unless `late`, ascending by ts and not before earlier ones. See `enter_late`."""
         expiry = self._expiry(found)
         begin = -(-found.ts // self._every)
         end = np.where(expiry >= FOREVER, NEVER, expiry // self._every + 1)
@@ -120,10 +133,10 @@ class Aggregator:
         n = len(found)
         if n == 0:
             return
-        resolve = self._sources.resolver(found.aliases, found.rows)
+        resolve = sources.resolver(found.aliases, found.rows)
         keys = [evaluate(expr, resolve, n) for expr in self._aggregation.group_by]
         groups = self._groups.find(keys, n)
-        slots = self._living.add(groups, begin, end)
+        slots = self._living.add(groups, begin, end, late=late)
         self._reserve()
         np.add.at(self._groups.uses, groups, 1)
         for argument, values in self._values.items():

@@ -7,6 +7,7 @@ on how the input was cut into pushes and epochs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,6 +45,10 @@ from schemas.columns import I64, OP_KEY, Batch, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.messages.spills import SpillEvent
 from schemas.query import TABLE_TS, ColumnRef, Query
+
+LONGEST_DUE_MS = 10_000
+"""With a memory budget, parts are cleaned up for aggregates after a quarter of the shortest window, and at the latest
+after this event time. Emissions wait for as long, and for the cleanup itself."""
 
 
 class Engine(IntakeMethods):
@@ -112,12 +117,18 @@ class Engine(IntakeMethods):
         if feedback:
             refusals.check(query, refusals.JIT)
         self._feeds = feedback is True
+        self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._spills: PlanSpilling | None = None
         if (budget is None) != (blocks is None):
             raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
         if budget is not None and blocks is not None:
             refusals.check(query, refusals.MEMORY, refusals.executor(executor))
-            self._spills = PlanSpilling(budget, blocks, clock)
+            if self._aggregator is None:
+                self._spills = PlanSpilling(budget, blocks, clock)
+            else:
+                shortest = min(self._sources.life.values())
+                due_ms = min(shortest // 4, LONGEST_DUE_MS) if budget.due_ms is None else budget.due_ms
+                self._spills = PlanSpilling(replace(budget, due_ms=due_ms), blocks, clock, self._aggregator.enter_late)
         self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
@@ -134,7 +145,6 @@ class Engine(IntakeMethods):
         self._streams = tuple(s.name for s in streams)
         self._durability = Durability(self._streams)
         self.durable = False
-        self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._input_tuples = 0
         self._processed_tuples = 0
         self._first_ts: int | None = None
@@ -299,11 +309,12 @@ class Engine(IntakeMethods):
             min_slices=min_slices,
         )
 
-    def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool) -> Batch:
+    def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool, known: bool = False) -> Batch:
         """Process one slice: store, join, purge.
 
         Args:
             restored: the batches come from stores; selections have been applied where the store is not shared.
+            known: the results have been found before; none are returned.
         """
         horizons = self._sources.horizons(batches)
         epoch: dict[str, Tuples] = {}
@@ -319,9 +330,18 @@ class Engine(IntakeMethods):
         found = (self._feedback or self._executor).process(epoch, dead)
         kept_back = 0 if self._feedback is None else self._feedback.kept_back()
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples() + kept_back)
-        out = self._output(found) if self._aggregator is None else self._aggregator.process(found, cut)
+        if known:
+            out = self._nothing()
+        elif self._aggregator is None:
+            out = self._output(found)
+        elif self._spills is None:
+            out = self._aggregator.process(found, cut)
+        else:
+            self._aggregator.enter(found, self._sources)
         self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
         self._purge(cut)
+        if self._aggregator is not None and self._spills is not None and not known:
+            out = self._aggregator.emit(self._spills.hold(cut))
         return out
 
     def _purge(self, cut: int) -> None:
@@ -349,9 +369,8 @@ class Engine(IntakeMethods):
 
     def _needed_from(self, cut: int) -> int:
         """Return the event time from which source tuples are needed when everything before `cut` has been processed."""
-        if self._spills is not None:
-            return min(cut, self.hold, self._spills.hold(cut))
-        return min(cut, self.hold) if self._aggregator is None else self._aggregator.needed_from(cut)
+        complete = cut if self._spills is None else self._spills.hold(cut)
+        return min(self.hold, complete if self._aggregator is None else self._aggregator.needed_from(complete))
 
     def _size_bytes(self, executor: Executor) -> int:
         above = 0 if self._aggregator is None else self._aggregator.size_bytes()
@@ -405,10 +424,17 @@ class Engine(IntakeMethods):
         return None if self._spills is None else self._spills.write_backlog(self.cut)
 
     def cleaned(self) -> list[Batch]:
-        """Take the late results of the cleanups since the last call: each batch ascends by ts, each result once."""
+        """Take the late results of the cleanups since the last call: each batch ascends by ts, each result once.
+
+        For a query with aggregates, whose emissions have waited for them: the emissions that are now final.
+        """
         if self._spills is None:
             return []
         found = self._spills.take()
+        if self._aggregator is not None:
+            # Cleanups have given it their results.
+            emitted = self._aggregator.emit(self._spills.hold(self.cut))
+            found = [emitted] if len(emitted) else []
         self._results += sum(len(batch) for batch in found)
         return found
 
@@ -468,8 +494,10 @@ class Engine(IntakeMethods):
         self._schedule.rebuild(at)
         self._executor = self._schedule.step(self._executor, at)
         spills.attach(self._executor, at, delivered=at)
+        if self._aggregator is not None:
+            self._aggregator.sources = self._sources
         for piece, cut in self._slices({name: batch for name, (_, batch) in living.items()}, at):
-            self._process(piece, cut, restored=True)
+            self._process(piece, cut, restored=True, known=True)
 
     # --- Durability ---------------------------------------------------------------------------------
 

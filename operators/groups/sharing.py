@@ -67,7 +67,7 @@ def check_group_spillable(queries: Sequence[Query], executor: str | None) -> Non
     standalone = executor if executor in EXECUTORS else XJOIN
     for query in queries:
         if query.aggregation is not None or not _can_share(query, executor):
-            _check(query, refusals.MEMORY, refusals.executor(standalone))
+            _check(query, refusals.MEMORY, refusals.GROUP_MEMORY, refusals.executor(standalone))
 
 
 def check_group_feedback(queries: Sequence[Query], executor: str | None) -> None:

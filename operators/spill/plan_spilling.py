@@ -15,6 +15,7 @@ from operators.join.executor import Executor
 from operators.join.tree import XJoinTree
 from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
+from operators.spill.cleanup.by_join import ConsumeResults
 from operators.spill.counters import SpillCounters
 from operators.spill.replay import SpillReplay
 from operators.spill.spilled_part import FAR_PAST, ROW, PieceWriter, materialise
@@ -47,6 +48,7 @@ class PlanSpilling:
 
     Args:
         clock: seconds.
+        consume: see `operators.spill.cleanup.by_join.PlanCleanup`.
 
     Attributes:
         pending_replay: events of an earlier incarnation. Up to their end they decide what happens, instead of the
@@ -59,8 +61,10 @@ class PlanSpilling:
         budget: MemoryBudget,
         blocks: BlockStore,
         clock: Callable[[], float],
+        consume: ConsumeResults | None = None,
     ) -> None:
         self._budget = budget
+        self._consume = consume
         self._blocks = blocks
         self._writer = PieceWriter(blocks)
         self._clock = clock
@@ -78,13 +82,14 @@ class PlanSpilling:
         return bool(self.active)
 
     def start_replay(self, events: Sequence[SpillEvent], until: int) -> None:
-        """Replay exactly these events, up to an event time. The results of the replayed cleanups were delivered before.
+        """Replay exactly these events, up to an event time. The results of the replayed cleanups were delivered before,
+        unless `consume` takes them: it needs them again.
 
         The plan must not have processed anything yet.
         """
         self.pending_replay = SpillReplay(events, until)
         self._events = []
-        if self.active is not None:
+        if self.active is not None and self._consume is None:
             self.active.delivered_before(self.pending_replay.delivered)
 
     def events(self) -> list[SpillEvent]:
@@ -165,6 +170,7 @@ class PlanSpilling:
                 self._counters,
                 self._record_event,
                 delivered=delivered,
+                consume=self._consume,
             )
 
     def hold(self, cut: int) -> int:

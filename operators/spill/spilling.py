@@ -24,7 +24,7 @@ from operators.join.tree import XJoinTree
 from operators.plan.plan import Join
 from operators.spill.backlog import Backlog, BacklogScope, backlog_groups
 from operators.spill.block_store import BlockStore
-from operators.spill.cleanup.by_join import PlanCleanup
+from operators.spill.cleanup.by_join import ConsumeResults, PlanCleanup
 from operators.spill.cleanup.steps import CleanupSteps
 from operators.spill.counters import SpillCounters
 from operators.spill.eviction import CHUNK_BYTES, TAKEN_SHARE, Eviction
@@ -61,12 +61,15 @@ class MemoryBudget:
         strategy: chooses the groups to spill: one of `operators.spill.strategies.STRATEGIES`.
         groups: partition groups per join.
         due_rows: see DUE_ROWS.
+        due_ms: parts are cleaned up after this event time, because an aggregate waits for their pending results; None
+            if nothing waits.
     """
 
     limit_bytes: int
     strategy: str
     groups: int = PARTITION_GROUPS
     due_rows: int = DUE_ROWS
+    due_ms: int | None = None
 
 
 class StateSpiller:
@@ -75,6 +78,7 @@ class StateSpiller:
     Args:
         on_event: called with each event of spilled groups.
         delivered: results before this event time were delivered under an earlier plan.
+        consume: see `PlanCleanup`.
 
     Attributes:
         counters: shared with the spillers of earlier and later plans.
@@ -90,6 +94,7 @@ class StateSpiller:
         on_event: Callable[[SpillEvent], None],
         *,
         delivered: int = FAR_PAST,
+        consume: ConsumeResults | None = None,
     ) -> None:
         self._on_event = on_event
         self._sources = tree.sources
@@ -121,7 +126,7 @@ class StateSpiller:
         self._kept_from = FAR_PAST
         self._purged_to = [FAR_PAST] * len(self._joins)
         self._cleanup = PlanCleanup(
-            tree.sources, self._joins, self._parents, self._ledger, blocks, writer, counters, delivered
+            tree.sources, self._joins, self._parents, self._ledger, blocks, writer, counters, delivered, consume
         )
         self._steps = CleanupSteps(
             self._cleanup,
@@ -148,8 +153,8 @@ class StateSpiller:
 
     def hold(self, cut: int) -> int:
         """What expired before this has no pending results when everything before `cut` has been processed: its entries
-        may be removed from the states, and its source tuples released. The value never falls: late results of a join
-        are made with tuples that are newer than the part they belong to."""
+        may be removed from the states, and its source tuples released. No pending result has a smaller ts. The value
+        never falls: late results of a join are made with tuples that are newer than the part they belong to."""
         return max(self._kept_from, min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))]))
 
     def used_bytes(self) -> int:
@@ -171,7 +176,7 @@ class StateSpiller:
         self._age(cut)
         if self._ledger and clean:
             if not self._steps:
-                due = [set(self._ledger.due(j, cut, self._overdue_since(j))) for j in range(len(self._joins))]
+                due = [set(self._ledger.due(j, cut, self._overdue_since(j, cut))) for j in range(len(self._joins))]
                 self._steps.begin(due, cut)
             self._steps.step(cut, self._kept_from)
         self._kept_from = self.hold(cut)
@@ -347,10 +352,10 @@ class StateSpiller:
     def _produced(self, j: int, found: Tuples) -> None:
         self._productivity.note(j, found, final=self._parents[j] is None)
 
-    def _overdue_since(self, j: int) -> int:
-        """The age from which a join's parts are due because of ROWS windows. Since then, one of its streams has
-        received as many tuples as its window counts, and at least `due_rows`."""
-        overdue_since = FAR_PAST
+    def _overdue_since(self, j: int, cut: int) -> int:
+        """The age from which a join's parts are due because of `due_ms` or of ROWS windows. In the latter case one of
+        its streams has since received as many tuples as its window counts, and at least `due_rows`."""
+        overdue_since = FAR_PAST if self._budget.due_ms is None else cut - self._budget.due_ms
         for alias in self._joins[j].aliases:
             if alias in self._sources.rows_windows:
                 store = self._sources.store(alias)

@@ -114,8 +114,14 @@ def encoder_of(
     return BlockEncoder([EdgeWriter(edge, part.share) for edge in part.operator.outputs], announced, nothing)
 
 
-def late_results(topic: str, batches: Iterable[Batch]) -> list[tuple[str, Encoded]]:
-    """Encode the late results of cleanups, marked as such, each piece with its topic."""
+def late_results(topic: str, batches: Iterable[Batch], query: Query | None = None) -> list[tuple[str, Encoded]]:
+    """Encode the late results of cleanups, marked as such, each piece with its topic.
+
+    Args:
+        query: if it has aggregates, the batches are emissions, which are final and not marked.
+    """
+    if query is not None and query.aggregation is not None:
+        return [(topic, piece) for batch in batches for piece in pieces(batch, key_names(query))]
     return [(topic, encode_results(piece, CLEANUP_PHASE)) for batch in batches for piece in _slices(batch)]
 
 

@@ -56,7 +56,7 @@ class QueryTasks(TaskKind):
                 spilled,
                 engine,
                 recovery.cut,
-                lambda: late_results(topic, engine.cleaned()),
+                lambda: late_results(topic, engine.cleaned(), spec.query),
                 lambda: str(engine.plan),
             )
         if spilled_plan is not None and plan.plan is not None and plan.plan != spilled_plan:

@@ -15,6 +15,7 @@ import numpy as np
 from operators.data.evaluate import Resolve
 from operators.data.keys import key_hashes
 from operators.data.tuples import FOREVER, Tuples
+from operators.difference.longest_match import WindowStores
 from operators.join.binary_join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32
@@ -45,6 +46,9 @@ MERGED_TUPLES = 1 << 16
 LATE_BYTES = 4 * 1024 * 1024
 """Pending results that wait in memory for the join above, at most; twice as many for a short time."""
 
+ConsumeResults = Callable[[Tuples, WindowStores], None]
+"""Takes results, and the stores that their row ids refer to."""
+
 ParentInput = tuple[int, int]
 """The number of the join that reads another join's results, and the side on which it reads them."""
 
@@ -55,6 +59,7 @@ class PlanCleanup:
     Args:
         joins: children before parents.
         parents: per join the input that reads its results, None for the root.
+        consume: takes the results of the root; None to keep them for `take`.
         ledger: the parts; cleanup removes those that it merges.
 
     Attributes:
@@ -71,6 +76,7 @@ class PlanCleanup:
         writer: PieceWriter,
         counters: SpillCounters,
         delivered: int,
+        consume: ConsumeResults | None,
     ) -> None:
         self._sources = sources
         self._joins = joins
@@ -80,6 +86,7 @@ class PlanCleanup:
         self._writer = writer
         self._counters = counters
         self.delivered = delivered
+        self._consume = consume
         self._results: list[Batch] = []
         self._late: list[list[tuple[int, Batch]]] = [[] for _ in joins]
         self._late_bytes = 0
@@ -220,7 +227,10 @@ class PlanCleanup:
         parent = self._parents[j]
         if parent is None:
             found = found.take(found.ts >= self.delivered)
-            self._results.append(self._disk_sources.results(found))
+            if self._consume is None:
+                self._results.append(self._disk_sources.results(found))
+            else:
+                self._consume(found, self._disk_sources)
             self._counters.cleanup_results += len(found)
             return
         batch = materialise(self._disk_sources, found)

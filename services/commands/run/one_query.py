@@ -54,7 +54,12 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
     changes = [parse_plan_change(change, query, executor, goal) for change in options.migrate or []]
     check_output_names(query)
     feedback = options.jit is Switch.ON
-    wanted = {refusals.JIT: feedback, refusals.MEMORY: options.memory is not None}
+    budget = options.memory is not None
+    wanted = {
+        refusals.JIT: feedback,
+        refusals.MEMORY: budget,
+        refusals.DEFERRED_CLEANUP: budget and options.cleanup is not Cleanup.LOCAL,
+    }
     refusals.check(query, refusals.executor(executor), *(setting for setting, asked in wanted.items() if asked))
     given = {
         "--out": options.out, "--stats": options.stats, "--late": options.late, "--dead-letters": options.dead_letters
