@@ -107,12 +107,6 @@ def _table() -> Iterator[Refusal]:
     )
     yield Refusal(
         MEMORY,
-        AT_LEAST_ONCE,
-        "a log records which results are still pending, and it must be written in one transaction with them",
-        "use --guarantee exactly-once",
-    )
-    yield Refusal(
-        MEMORY,
         PER_OPERATOR,
         "a join in a task of its own does not know what others have spilled",
         "use --placement fused",

@@ -69,8 +69,7 @@ class Commit:
         spilled: numbers of the first spill event that a recovery needs and of the next event to be written; equal
             where it needs none. See `services.spill.spill_log`.
         incarnation: of the task that committed; with `epoch` it identifies one commit
-            (`services.delivery.completion`). Empty under at-least-once delivery, and in commits of a Weir that kept
-            no transaction log.
+            (`services.delivery.completion`). Empty in commits of a Weir that did not write it.
     """
 
     fingerprint: str

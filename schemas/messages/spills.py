@@ -16,7 +16,11 @@ import msgspec
 from schemas.errors import StateError
 from schemas.messages.formats import check_format
 
-EVENTS_VERSION = 1
+EVENTS_VERSION = 2
+"""Messages that name their writer."""
+
+TRANSACTIONAL_VERSION = 1
+"""Messages without a writer: all of them count, since they were committed in transactions."""
 
 
 class SpillEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -39,18 +43,20 @@ class SpillEvent(msgspec.Struct, frozen=True, array_like=True):
     settled: int = 0
 
 
-class SpillRecord(msgspec.Struct, frozen=True):
+class SpillRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message of the log.
 
     Attributes:
         groups: how many groups each join has.
         plan: the plan that the task runs after the events; empty in messages of a Weir that did not write it.
+        writer: the incarnation that wrote it without a transaction; empty if it was written in one.
     """
 
     v: int
     groups: int
     events: tuple[SpillEvent, ...]
     plan: str = ""
+    writer: str = ""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -62,9 +68,10 @@ _HEAD = msgspec.json.Decoder(_Head)
 _DECODER = msgspec.json.Decoder(SpillRecord)
 
 
-def encode_events(events: Iterable[SpillEvent], groups: int, plan: str) -> bytes:
+def encode_events(events: Iterable[SpillEvent], groups: int, plan: str, writer: str = "") -> bytes:
     """Encode events as a message; see `SpillRecord`."""
-    return _ENCODER.encode(SpillRecord(EVENTS_VERSION, groups, tuple(events), plan))
+    version = EVENTS_VERSION if writer else TRANSACTIONAL_VERSION
+    return _ENCODER.encode(SpillRecord(version, groups, tuple(events), plan, writer))
 
 
 def decode_events(raw: bytes, groups: int, place: str) -> SpillRecord:
@@ -79,7 +86,9 @@ def decode_events(raw: bytes, groups: int, place: str) -> SpillRecord:
         NewerFormatError: a newer Weir has written it.
     """
     try:
-        check_format(_HEAD.decode(raw).v, EVENTS_VERSION, f"log of spilled state {place}")
+        version = _HEAD.decode(raw).v
+        if version != TRANSACTIONAL_VERSION:
+            check_format(version, EVENTS_VERSION, f"log of spilled state {place}")
         log = _DECODER.decode(raw)
     except msgspec.DecodeError as error:
         raise StateError(f"{place} holds {raw[:80]!r}, which is no log of spilled state: {error}") from None

@@ -189,16 +189,20 @@ class TaskOpener:
         settings, (first, following) = self._active.spec.settings, recovery.spilled
         if settings.budget is None and first == following:
             return None
-        if not settings.transactional:
-            raise StateError(
-                f"task {number} has results that are still pending for lack of memory, which could come twice with "
-                f"--guarantee {settings.guarantee}: run it with --guarantee {Guarantee.EXACTLY_ONCE}"
-            )
         if settings.budget is None:
             log.warning("an earlier --memory left results pending: producing them now, without a memory limit")
         lane, budget = (ControlTopics.of(self._active.group).spills, number), settings.budget or UNLIMITED
-        marked = sink.mark_end([lane])[lane] if first < following else 0
-        events = read_log(settings.clients, lane, budget.groups, recovery.spilled, marked)
+        marked = sink.mark_end([lane]).get(lane, 0) if first < following else 0
+        writer = "" if settings.transactional else sink.incarnation
+        events = read_log(
+            settings.clients,
+            lane,
+            budget.groups,
+            recovery.spilled,
+            marked,
+            former=recovery.incarnation,
+            writer=writer,
+        )
         return SpillStart(budget, self._spilled / f"task-{number}", events)
 
     def _recovery(self, spec: TaskSpec, number: int, sink: Sink, store: StateStore | None) -> RecoveryPlan:

@@ -67,8 +67,8 @@ def test_a_refusal_names_both_and_says_why() -> None:
 
 def test_settings_are_refused_among_each_other() -> None:
     """In either order, and without a query."""
-    for settings in ((refusals.MEMORY, refusals.AT_LEAST_ONCE), (refusals.AT_LEAST_ONCE, refusals.MEMORY)):
-        assert refusals.objection(None, *settings).startswith("--memory does not go with --guarantee at-least-once: ")
+    for settings in ((refusals.MEMORY, refusals.PER_OPERATOR), (refusals.PER_OPERATOR, refusals.MEMORY)):
+        assert refusals.objection(None, *settings).startswith("--memory does not go with --placement per-operator: ")
     assert not refusals.objection(None, refusals.MEMORY, refusals.JIT)
 
 
