@@ -114,8 +114,6 @@ def _table() -> Iterator[Refusal]:
     yield from (
         Refusal(PER_OPERATOR, excluded, reason, "use --placement fused")
         for excluded, reason in (
-            (Feature.EXCEPT, "EXCEPT subtracts, and only joins are placed"),
-            (Feature.AGGREGATES, "aggregates are over all results, which no single task of a split join has"),
             (Feature.ROWS, "it counts all tuples of a stream, in an order that only one task sees"),
             (Feature.SHARED_TOPIC, "a partition is read by one operator"),
             (Feature.IDLE, "an operator cannot tell the next one that it waits for nobody"),

@@ -62,6 +62,7 @@ class Aggregator:
             raise InvariantError(f"query {query.name!r} has no aggregates")
         self._aggregation: Aggregation = query.aggregation
         self._outputs = query.outputs
+        self._expires = query.expiry
         self.sources = sources
         self._every = self._aggregation.every_ms
         self._lifetimes = {alias: Lifetimes(sources, alias) for alias in (sources.life if sources.rows_windows else ())}
@@ -124,16 +125,17 @@ class Aggregator:
 
     def enter(self, found: Tuples, sources: WindowStores, *, late: bool = False) -> None:
         """Take in results; unless `late`, ascending by ts and not before earlier ones. See `enter_late`."""
-        expiry = self._expiry(found)
+        resolve = sources.resolver(found.aliases, found.rows)
+        expiry = self._expiry(found, resolve)
         begin = -(-found.ts // self._every)
         end = np.where(expiry >= FOREVER, NEVER, expiry // self._every + 1)
         seen = begin < end
         if not seen.all():
             found, begin, end = found.take(seen), begin[seen], end[seen]
+            resolve = sources.resolver(found.aliases, found.rows)
         n = len(found)
         if n == 0:
             return
-        resolve = sources.resolver(found.aliases, found.rows)
         keys = [evaluate(expr, resolve, n) for expr in self._aggregation.group_by]
         groups = self._groups.find(keys, n)
         slots = self._living.add(groups, begin, end, late=late)
@@ -146,8 +148,10 @@ class Aggregator:
             open_ = self._lifetimes[alias].end(rows) >= FOREVER
             self._living.watch(alias, rows[open_], slots[open_])
 
-    def _expiry(self, found: Tuples) -> I64:
+    def _expiry(self, found: Tuples, resolve: Resolve) -> I64:
         """Return (n,) the last instants at which results are alive, as far as is known."""
+        if self._expires is not None:
+            return np.minimum(found.expiry, resolve(self._expires).values.astype(np.int64))
         if not self._watched:
             return found.expiry
         # With ROWS windows `expiry` is a bound for joining in the total order; here instants count.

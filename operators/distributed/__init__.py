@@ -28,5 +28,11 @@ all arrive late, and the reader waits for them before it continues. A kind that 
 cost more than is saved rests (`payoff`). Feedback applies only to inputs that are results of joins, by equalities. For
 an input of a split join it applies only where one input of its producer has the whole key.
 
-**Not distributed** are ROWS windows (they count all tuples of a stream), EXCEPT, and aggregates.
+**Aggregates** are an operator above the top join. Each of its tasks has a share of the groups, by the hash of the GROUP
+BY values. A result carries its expiry, so the operator knows when the result dies.
+
+**A set difference** is one operator, not one per subtracted stream: between two operators, every coming and going of a
+tuple would travel. Its tasks share the keys by which all streams are subtracted.
+
+**Not distributed** are ROWS windows: they count all tuples of a stream.
 """

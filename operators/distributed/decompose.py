@@ -11,12 +11,17 @@ only tightens.
 
 A predicate acts at the same join as in the fused plan (`operators.plan.predicates`). This includes equalities that
 follow from others.
+
+**Aggregates** are an operator above the top join. Its tasks share the groups; a result's `expiry` is when it dies.
+
+**A set difference** is one operator that reads all sources. Its tasks share the keys that every subtracted stream is
+compared by; without such a key there is one task.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,14 +29,16 @@ import numpy as np
 from operators.data.tuples import FOREVER
 from operators.distributed.kinds import MAX_KINDS, EdgeKind, own_kinds, passed_on
 from operators.feedback.watch import suppressed_side
-from operators.plan.equalities import equality_classes
+from operators.plan.equalities import EqualityClass, equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
-from operators.plan.predicates import Operand, constants, join_condition, selections
+from operators.plan.predicates import Operand, conjuncts, constants, join_condition, selections
 from operators.state.sources import life_of
 from schemas import refusals
+from schemas.codecs.encode import key_names
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError, UsageError
 from schemas.query import (
+    Aggregate,
     ColumnRef,
     Compare,
     Expr,
@@ -40,6 +47,7 @@ from schemas.query import (
     Query,
     Source,
     Stream,
+    Subtraction,
     Table,
     Type,
     Window,
@@ -48,6 +56,7 @@ from schemas.query import (
     substitute,
 )
 
+AGGREGATES = "aggregates of the results"
 POSITION = "@position"
 EXPIRY = "@expiry"
 CHANNEL = "@channel"
@@ -69,6 +78,8 @@ class Edge:
         channels: The number of tasks that write into one partition.
         forward: Task p writes to partition p only. Otherwise `keys` determine the partition.
         keys: The operands that determine a tuple's partition, over the columns of the query; empty with one partition.
+        keeps_nulls: A tuple with a null among its keys is sent, too, to the first partition: it matches nothing, but it
+            may be in a set difference, and it has a group.
         predicates: The predicates that a tuple must satisfy to be sent: an intake's selections.
         kinds: The kinds by which the reader and the readers above it suspend tuples; empty without feedback.
         above: The topics of edges towards the top whose readers own some of the `kinds`.
@@ -84,6 +95,7 @@ class Edge:
     channels: int
     forward: bool
     keys: tuple[Operand, ...]
+    keeps_nulls: bool = False
     predicates: tuple[Expr, ...] = ()
     kinds: tuple[EdgeKind, ...] = ()
     above: tuple[str, ...] = ()
@@ -139,7 +151,7 @@ class DistributedOperator:
     """One operator of a distributed plan.
 
     Attributes:
-        name: Its part of the plan: the sub-plan, or the stream that an intake reads.
+        name: Its part of the plan: the sub-plan, the stream that an intake reads, or AGGREGATES.
         query: The sub-query that it computes. Its outputs are the columns that travel, named by `output_name`. The top
             operator has the query's own outputs, then the `ranks` columns.
         plan: The plan of the sub-query.
@@ -147,9 +159,11 @@ class DistributedOperator:
         forward: Task p reads partition p of every input.
         inputs: Its inputs, left first.
         outputs: The edges that its results take; empty for the top operator.
-        ranks: The number of columns that order results of equal ts; 0 except for the top operator.
-        kept: Per stream that it reads directly, how long the query's windows need a tuple of the stream, in ms.
+        ranks: The number of columns that order results of equal ts; 0 unless the top operator is a join.
+        kept: Per stream that it reads directly, how long the query needs a tuple of the stream, in ms: for its windows,
+            and beyond them for the changes that follow when the tuple dies.
         columns: For a join, the name in the sub-query of each column of the query.
+        keys: For aggregates, the names of a group's values in the keys of results; else None.
     """
 
     name: str
@@ -162,6 +176,7 @@ class DistributedOperator:
     ranks: int = 0
     kept: tuple[tuple[str, int], ...] = ()
     columns: Mapping[ColumnRef, ColumnRef] = field(default_factory=dict, hash=False, compare=False)
+    keys: tuple[str, ...] | None = None
 
     @property
     def streams(self) -> tuple[OperatorInput, ...]:
@@ -248,12 +263,19 @@ class _Decomposition:
         self.prefix = prefix
         self.plan = plan
         self.forward = bool(query.partition_by)
+        # Changes of an answer follow from the answer before them.
+        self.beyond = 1 if query.subtracted else 0 if query.aggregation is None else query.aggregation.every_ms
         self.split = split or max(partitions[s.topic] for s in query.streams())
         if self.forward:
             self.split = max(partitions[s.topic] for s in query.streams())
-        self.classes = equality_classes(query.predicates)
-        self.joins = [node for node in postorder(plan) if isinstance(node, Join)]
-        self.keys = {node: self._keys(node) for node in self.joins}
+        if query.subtracted:
+            self.classes: Mapping[Expr, EqualityClass] = {}
+            self.sides: dict[Join, tuple[Plan, ...]] = {_as_join(plan): tuple(Leaf(alias) for alias in plan.aliases)}
+        else:
+            self.classes = equality_classes(query.predicates)
+            self.sides = {node: (node.left, node.right) for node in postorder(plan) if isinstance(node, Join)}
+        self.joins = list(self.sides)
+        self.keys = {node: self._difference_keys(node) if query.subtracted else self._keys(node) for node in self.joins}
         self.tasks = {node: self.split if self.forward or self.keys[node][0] else 1 for node in self.joins}
         self.predicates_at = {node: self._predicates_at(node) for node in self.joins}
         self.numbered = 0
@@ -262,7 +284,7 @@ class _Decomposition:
             self._assign_kinds(node)
         readers: dict[str, set[Join]] = {}
         for node in self.joins:
-            for side in (node.left, node.right):
+            for side in self.sides[node]:
                 if isinstance(side, Leaf) and not query.source(side.alias).is_table:
                     readers.setdefault(self._stream(side.alias).name, set()).add(node)
         self.intakes = [
@@ -302,13 +324,30 @@ class _Decomposition:
 
     # --- What acts where ----------------------------------------------------------------------------
 
-    def _keys(self, node: Join) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    def _keys(self, node: Join) -> tuple[tuple[Operand, ...], ...]:
         """Return the operands by which the two inputs of a join are partitioned."""
         condition = join_condition(self.query.predicates, node.left.aliases, node.right.aliases, self.classes)
         return tuple(t.left for t in condition.keys), tuple(t.right for t in condition.keys)
 
+    def _difference_keys(self, node: Join) -> tuple[tuple[Operand, ...], ...]:
+        """Return the operands by which the inputs of a set difference are partitioned: those of the first input to
+        which every subtracted stream has an equal."""
+        first, *subtracted = node.aliases
+        equal = [
+            {term.left: term.right for term in join_condition(conjuncts(self.query), (first,), (alias,)).keys}
+            for alias in subtracted
+        ]
+        shared = tuple(operand for operand in equal[0] if all(operand in terms for terms in equal))
+        return shared, *(tuple(terms[operand] for operand in shared) for terms in equal)
+
     def _predicates_at(self, node: Join) -> tuple[Expr, ...]:
-        """Return the predicates that act at a join. One predicate of each class of equalities is enough."""
+        """Return the predicates that act at a join. One predicate of each class of equalities is enough.
+
+        At a set difference, these are the conditions of all subtractions that read other sources than the subtracted.
+        """
+        if self.query.subtracted:
+            given = [p for part in self.query.subtracted for p in part.on]
+            return tuple(p for p in given if aliases_of(p) & {self.query.sources[0].alias})
         left, right = frozenset(node.left.aliases), frozenset(node.right.aliases)
         found: dict[Expr, None] = {}
         for predicate in self.query.predicates:
@@ -334,7 +373,7 @@ class _Decomposition:
             found[ColumnRef(alias, POSITION, Type.BIGINT)] = None
         above = [join for join in self.joins if aliases < frozenset(join.aliases)]
         exprs = [expr for join in above for expr in self.predicates_at[join]]
-        for expr in (*exprs, *(output.expr for output in self.query.outputs)):
+        for expr in (*exprs, *self.query.read_of_results()):
             for column in columns_of(expr):
                 if column.alias in aliases and not (len(aliases) == 1 and column.name == "_ts"):
                     found[column] = None
@@ -347,14 +386,17 @@ class _Decomposition:
         edges: dict[Plan, Edge] = {}
         intake_edges: dict[str, list[Edge]] = {stream.name: [] for stream in self.intakes}
         for number, node in enumerate(self.joins):
-            inputs = tuple(self._input(node, side, edges, intake_edges) for side in (node.left, node.right))
+            inputs = tuple(self._input(node, side, edges, intake_edges) for side in self.sides[node])
             outputs: tuple[Edge, ...] = ()
             if node is not self.plan:
                 edges[node] = self._edge(self._topic(number + 1, node.aliases), node, self.tasks[node])
                 outputs = (edges[node],)
+            elif self.query.aggregation is not None:
+                outputs = (self._edge_to_aggregates(self._topic(number + 1, node.aliases), node),)
             joins.append(self._join(node, inputs, outputs))
         intakes = [self._intake(stream, tuple(intake_edges[stream.name])) for stream in self.intakes]
-        return (*reversed(joins), *intakes)
+        above = [self._aggregates(joins[-1].outputs[0])] if self.query.aggregation is not None else []
+        return (*above, *reversed(joins), *intakes)
 
     def _input(
         self, node: Join, side: Plan, edges: Mapping[Plan, Edge], intakes: Mapping[str, list[Edge]]
@@ -373,15 +415,14 @@ class _Decomposition:
             intakes[stream.name].append(edge)
         else:
             edge = edges[side]
-        marks = (Field(CHANNEL, Type.BIGINT),) if edge.marks_channels else ()
-        return OperatorInput(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
+        return _from_edge(edge)
 
     def _topic(self, number: int, aliases: Iterable[str]) -> str:
         """Return the topic of an operator's results."""
         return f"{self.prefix}{number}.{_topic_part(aliases)}"
 
     def _reader(self, node: Plan) -> Join:
-        return next(join for join in self.joins if node in (join.left, join.right))
+        return next(join for join in self.joins if node in self.sides[join])
 
     def _above(self, node: Plan) -> tuple[str, ...]:
         """Return the topics of the edges above a sub-plan's from which kinds are passed on to it, the nearest first."""
@@ -395,81 +436,152 @@ class _Decomposition:
         return tuple(found)
 
     def _edge(self, topic: str, node: Plan, producers: int) -> Edge:
-        """Return the edge from a sub-plan to the join above it."""
+        """Return the edge from a sub-plan to the join, or set difference, above it."""
         above = self._reader(node)
-        channels = 1 if self.forward else producers
-        if channels > MAX_CHANNELS:
-            raise UsageError(f"a join is split into at most {MAX_CHANNELS} tasks, not {channels}")
         partitions = self.tasks[above]
         hashed = partitions > 1 and not self.forward
-        keys = self.keys[above][0 if node is above.left else 1] if hashed else ()
-        lives = tuple(life_of(self.query.source(alias)) for alias in node.aliases)
-        return Edge(
-            topic,
-            node.aliases,
-            self._read_above(node),
-            lives,
-            partitions,
-            channels,
-            self.forward,
-            keys,
+        edge = self._plain_edge(topic, node, self._read_above(node), partitions, producers)
+        return replace(
+            edge,
+            keys=self.keys[above][self.sides[above].index(node)] if hashed else (),
+            keeps_nulls=bool(self.query.subtracted) and node == self.sides[above][0],
             kinds=self.kinds.get(node, ()),
             above=self._above(node),
-            producer=str(node),
             consumer=str(above),
         )
 
-    def _life(self, node: Plan) -> int:
-        return min(life_of(self.query.source(alias)) for alias in node.aliases)
+    def _edge_to_aggregates(self, topic: str, node: Join) -> Edge:
+        """Return the edge from the top join to the aggregates of its results."""
+        times = [ColumnRef(alias, "_ts", Type.TIMESTAMP) for alias in node.aliases]
+        read = [column for expr in self.query.read_of_results() for column in columns_of(expr)]
+        groups = () if self.query.aggregation is None else self.query.aggregation.group_by
+        partitions = self.split if self.forward or groups else 1
+        edge = self._plain_edge(topic, node, tuple(dict.fromkeys([*times, *read])), partitions, self.tasks[node])
+        hashed = partitions > 1 and not self.forward
+        keys = tuple(Operand(expr) for expr in groups) if hashed else ()
+        return replace(edge, keys=keys, keeps_nulls=True, consumer=AGGREGATES)
+
+    def _plain_edge(
+        self, topic: str, node: Plan, columns: tuple[ColumnRef, ...], partitions: int, producers: int
+    ) -> Edge:
+        channels = 1 if self.forward else producers
+        if channels > MAX_CHANNELS:
+            raise UsageError(f"a join is split into at most {MAX_CHANNELS} tasks, not {channels}")
+        lives = tuple(life_of(self.query.source(alias)) for alias in node.aliases)
+        return Edge(topic, node.aliases, columns, lives, partitions, channels, self.forward, (), producer=str(node))
+
+    def _source(self, name: str, side: Plan, given: OperatorInput) -> Source:
+        """Return the source of a sub-query for an input."""
+        life = min(life_of(self.query.source(alias)) for alias in side.aliases)
+        return Source(name, given.source, Window("UNBOUNDED") if life >= FOREVER else Window("RANGE", life))
 
     def _join(self, node: Join, inputs: tuple[OperatorInput, ...], outputs: tuple[Edge, ...]) -> DistributedOperator:
-        sides = (node.left, node.right)
-        names = _names(node)
+        sides = self.sides[node]
+        names = [str(side) for side in sides]
         renamed: dict[ColumnRef, ColumnRef] = {}
-        sources: list[Source] = []
         for side, name, given in zip(sides, names, inputs, strict=True):
-            life = self._life(side)
-            window = Window("UNBOUNDED") if life >= FOREVER else Window("RANGE", life)
-            sources.append(Source(name, given.source, window))
             if given.edge is None:
                 alias = side.aliases[0]
                 for field in self.query.source(alias).stream.fields:
                     renamed[ColumnRef(alias, field.name, field.type)] = ColumnRef(name, field.name, field.type)
                 renamed[ColumnRef(alias, POSITION, Type.BIGINT)] = ColumnRef(name, given.position, Type.BIGINT)
             else:
-                for number, column in enumerate(given.edge.columns):
-                    renamed[column] = ColumnRef(name, f"c{number}", column.type)
+                renamed |= _on_edge(name, given.edge)
             if isinstance(side, Leaf):
                 renamed[ColumnRef(side.alias, "_ts", Type.TIMESTAMP)] = ColumnRef(name, "_ts", Type.TIMESTAMP)
-        predicates = [substitute(expr, renamed) for expr in self.predicates_at[node]]
-        for side, given in zip(sides, inputs, strict=True):
+        plan: Plan = Leaf(names[0])
+        for name in names[1:]:
+            plan = Join(plan, Leaf(name))
+        sources = tuple(map(self._source, names, sides, inputs))
+        sub = Query(self.query.name, self.query.sink, sources, (), ())
+        if self.query.subtracted:
+            sub = replace(sub, subtracted=self._subtractions(names, inputs, renamed))
+            acting: list[Expr] = []
+        else:
+            acting = [substitute(expr, renamed) for expr in self.predicates_at[node]]
+        # Selections of sources that are read by way of an intake apply there.
+        for side, given in zip(sides[:1] if self.query.subtracted else sides, inputs, strict=False):
             if isinstance(side, Leaf) and given.edge is None:
-                predicates += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
-        for mine, other, given in ((0, 1, inputs[0]), (1, 0, inputs[1])):
-            if given.edge is not None and given.edge.expires and not inputs[other].is_table:
+                acting += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
+        for mine, other in () if self.query.subtracted else ((0, 1), (1, 0)):
+            edge = inputs[mine].edge
+            if edge is not None and edge.expires and not inputs[other].is_table:
                 expiry = ColumnRef(names[mine], EXPIRY, Type.TIMESTAMP)
-                predicates.append(Compare("<=", ColumnRef(names[other], "_ts", Type.TIMESTAMP), expiry))
-        predicates += constants(self.query)
+                acting.append(Compare("<=", ColumnRef(names[other], "_ts", Type.TIMESTAMP), expiry))
+        acting += constants(self.query)
         ranks = 0
         if outputs:
             results = tuple(Output(output_name(c), substitute(c, renamed)) for c in outputs[0].columns)
         else:
-            order = [
-                ColumnRef(source.alias, name, type)
-                for source in self.query.sources
-                for name, type in (("_ts", Type.TIMESTAMP), (POSITION, Type.BIGINT))
-            ]
-            ranks = len(order)
-            mark = "@"
-            while any(output.name.startswith(mark) for output in self.query.outputs):
-                mark += "@"
             results = tuple(replace(o, expr=substitute(o.expr, renamed)) for o in self.query.outputs)
-            results += tuple(Output(f"{mark}{i}", substitute(c, renamed)) for i, c in enumerate(order))
-        sub = Query(self.query.name, self.query.sink, tuple(sources), tuple(predicates), results)
-        plan = Join(Leaf(names[0]), Leaf(names[1]))
-        kept = self._kept(inputs)
+            if not self.query.subtracted:
+                order = self._order(renamed)
+                ranks = len(order)
+                results += order
         return DistributedOperator(
-            str(node), sub, plan, self.tasks[node], self.forward, inputs, outputs, ranks, kept, renamed
+            str(node),
+            replace(sub, predicates=tuple(acting), outputs=results),
+            plan,
+            self.tasks[node],
+            self.forward,
+            inputs,
+            outputs,
+            ranks,
+            self._kept(inputs),
+            renamed,
+        )
+
+    def _subtractions(
+        self, names: Sequence[str], inputs: Sequence[OperatorInput], renamed: Mapping[ColumnRef, ColumnRef]
+    ) -> tuple[Subtraction, ...]:
+        """Return the subtractions of the sub-query, in the order of the plan."""
+        found = []
+        parts = {part.alias: part for part in self.query.subtracted}
+        for name, given, alias in zip(names[1:], inputs[1:], self.plan.aliases[1:], strict=True):
+            kept = [p for p in parts[alias].on if given.edge is None or aliases_of(p) != {alias}]
+            found.append(Subtraction(name, tuple(substitute(p, renamed) for p in kept)))
+        return tuple(found)
+
+    def _order(self, renamed: Mapping[ColumnRef, ColumnRef]) -> tuple[Output, ...]:
+        """Return the columns that order results of equal ts, under names that no output has."""
+        order = [
+            ColumnRef(source.alias, name, type)
+            for source in self.query.sources
+            for name, type in (("_ts", Type.TIMESTAMP), (POSITION, Type.BIGINT))
+        ]
+        mark = "@"
+        while any(output.name.startswith(mark) for output in self.query.outputs):
+            mark += "@"
+        return tuple(Output(f"{mark}{i}", substitute(column, renamed)) for i, column in enumerate(order))
+
+    def _aggregates(self, edge: Edge) -> DistributedOperator:
+        """Return the operator that aggregates the results of the top join."""
+        given, name = _from_edge(edge), str(self.plan)
+        renamed = _on_edge(name, edge)
+        asked = self.query.aggregation
+        if asked is None:
+            raise InvariantError(f"query {self.query.name!r} has no aggregates")
+
+        def computed(aggregate: Aggregate) -> Aggregate:
+            argument = aggregate.argument
+            return replace(aggregate, argument=None if argument is None else substitute(argument, renamed))
+
+        aggregation = replace(
+            asked,
+            group_by=tuple(substitute(expr, renamed) for expr in asked.group_by),
+            aggregates=tuple(map(computed, asked.aggregates)),
+        )
+        sub = Query(
+            self.query.name,
+            self.query.sink,
+            (self._source(name, self.plan, given),),
+            (),
+            self.query.outputs,
+            aggregation=aggregation,
+            expiry=ColumnRef(name, EXPIRY, Type.TIMESTAMP) if edge.expires else None,
+        )
+        return DistributedOperator(
+            AGGREGATES, sub, Leaf(name), edge.partitions, self.forward, (given,), (), keys=key_names(self.query)
         )
 
     def _kept(self, inputs: Iterable[OperatorInput]) -> tuple[tuple[str, int], ...]:
@@ -477,7 +589,7 @@ class _Decomposition:
         lives: dict[str, int] = {}
         for source in self.query.sources:
             if source.stream.name in direct:
-                lives[source.stream.name] = max(lives.get(source.stream.name, 0), life_of(source))
+                lives[source.stream.name] = max(lives.get(source.stream.name, 0), life_of(source) + self.beyond)
         return tuple(lives.items())
 
     def _intake(self, stream: Stream, outputs: tuple[Edge, ...]) -> DistributedOperator:
@@ -508,16 +620,26 @@ def _with_position(source: Stream | Table) -> OperatorInput:
     return OperatorInput(replace(source, fields=(*source.fields, Field(name, Type.BIGINT))), None, name)
 
 
+def _from_edge(edge: Edge) -> OperatorInput:
+    """Return the input that an edge feeds."""
+    marks = (Field(CHANNEL, Type.BIGINT),) if edge.marks_channels else ()
+    return OperatorInput(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
+
+
+def _on_edge(name: str, edge: Edge) -> dict[ColumnRef, ColumnRef]:
+    """Return the columns of the query that travel, with their names in a sub-query whose source is `name`."""
+    return {column: ColumnRef(name, f"c{i}", column.type) for i, column in enumerate(edge.columns)}
+
+
+def _as_join(plan: Plan) -> Join:
+    if not isinstance(plan, Join):
+        raise InvariantError(f"{plan} has no join")
+    return plan
+
+
 def _home(node: Join) -> int:
     """Return the input at which a join keeps back tuples of the empty kind: the suppressed input."""
     return suppressed_side(node) or 0
-
-
-def _names(node: Join) -> tuple[str, str]:
-    """Return the names of a join's inputs in its sub-query."""
-    return str(node.left), str(node.right)
-
-
 
 
 def _topic_part(aliases: Iterable[str]) -> str:

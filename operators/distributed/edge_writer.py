@@ -1,7 +1,8 @@
 """The writing end of an edge: an operator's results become blocks for the partitions of a topic.
 
 `services.program.result_output` calls it. It also puts the top operator's results in the query's order. Rows keep their
-order within a partition, so a channel's blocks ascend by ts. A tuple with a null key matches nothing and is not sent.
+order within a partition, so a channel's blocks ascend by ts. A tuple with a null key matches nothing and is not sent,
+unless the edge keeps nulls.
 The partition of a key depends on the key's value alone. It is the same for the two inputs of a join whatever their
 types, and uses bits of the key's hash that the join's index does not use.
 """
@@ -87,7 +88,7 @@ class EdgeWriter:
         hashes, valid = key_hashes([operand.values(resolve, n) for operand in edge.keys])
         at = ((hashes >> _SHIFT) % np.uint64(edge.partitions)).astype(np.int64)
         if valid is not None:
-            at[~valid] = -1
+            at[~valid] = 0 if edge.keeps_nulls else -1
         return [(p, batch.take(at == p)) for p in range(edge.partitions)]
 
     def to_edge_batch(self, results: Batch) -> Batch:
@@ -125,7 +126,10 @@ def rows_per_block(batch: Batch) -> int:
 
 
 class ResultOrder:
-    """Turns the top operator's results into the query's, in the order of the fused engine."""
+    """Turns the top operator's results into the query's, in the order of the fused engine.
+
+    Those of a set difference and of aggregates are in their order.
+    """
 
     def __init__(self, operator: DistributedOperator) -> None:
         names = [output.name for output in operator.query.outputs]
@@ -134,6 +138,8 @@ class ResultOrder:
     def __call__(self, results: Batch) -> Batch:
         """Return results in the order of (ts, positions of their components in FROM order), without the columns for the
         order."""
+        if not self._ranks:
+            return results
         columns = {name: column for name, column in results.columns.items() if name not in self._ranks}
         found = replace(results, columns=columns)
         if not (results.ts[1:] == results.ts[:-1]).any():

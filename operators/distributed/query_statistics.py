@@ -23,10 +23,11 @@ def as_query_statistics(
     """Return the statistics of a task of `operator`, a part of `plan`, as those of a task of the query."""
     own = found.operators[0] if isinstance(operator.plan, Join) and found.operators else None
     last = not operator.outputs
+    whole = bool(query.subtracted) and own is not None  # a set difference is one operator
     return replace(
         found,
         plan=str(plan),
-        operators=tuple(_joins(own, operator, query, plan)),
+        operators=found.operators if whole else tuple(_joins(own, operator, query, plan)),
         sources=tuple(_source(found, operator, query, plan, source.alias) for source in query.sources),
         results=found.results if last else 0,
         intermediate_results=0 if last else found.results,

@@ -100,8 +100,8 @@ def worker(
         typer.Option(
             envvar="WEIR_PLACEMENT",
             help="fused: all joins of the plan in one task. per-operator: each join in tasks of its own, spread over "
-            "the group's workers; intermediate results travel through topics. Not for ROWS windows, EXCEPT, "
-            "aggregates and idle timeouts.",
+            "the group's workers; intermediate results travel through topics. Not for ROWS windows and idle "
+            "timeouts.",
         ),
     ] = Placement.FUSED,
     operator_partitions: Annotated[

@@ -37,15 +37,20 @@ class SinkEncoder:
 
     Args:
         topic: that receives the results.
+        keys: names of a group's values in the keys of upserts; None if results are no upserts.
         finish: turns the last operator's results into the query's; None for a whole query.
         since: results with a smaller ts belong to a former plan and are dropped.
     """
 
     def __init__(
-        self, topic: str, query: Query, finish: Callable[[Batch], Batch] | None = None, since: int = 0
+        self,
+        topic: str,
+        keys: tuple[str, ...] | None,
+        finish: Callable[[Batch], Batch] | None = None,
+        since: int = 0,
     ) -> None:
         self._topic = topic
-        self._keys = key_names(query)
+        self._keys = keys
         self._finish = finish
         self._since = since
 
@@ -108,9 +113,9 @@ def encoder_of(
         since: event time at which the task's plan begins.
     """
     if part is None:
-        return SinkEncoder(topic, query)
+        return SinkEncoder(topic, key_names(query))
     if not part.operator.outputs:
-        return SinkEncoder(topic, query, ResultOrder(part.operator), since)
+        return SinkEncoder(topic, part.operator.keys, ResultOrder(part.operator), since)
     return BlockEncoder([EdgeWriter(edge, part.share) for edge in part.operator.outputs], announced, nothing)
 
 

@@ -9,17 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.distributed import edge_writer as route
-from operators.distributed.decompose import DistributedOperator, Edge, decompose, without_joins_of_tables
+from operators.distributed.decompose import (
+    AGGREGATES,
+    DistributedOperator,
+    Edge,
+    decompose,
+    without_joins_of_tables,
+)
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
 from schemas.query import Query, Window
 from tests import oracle
-from tests.cases import Case, cases
+from tests.cases import Case, aggregated, cases
 from tests.chains import Chain, merged
 from tests.feeding import canonical, feed, partitions_of, tables_of
 from tests.profiles import PROPERTY
+from tests.subtractions import busy_subtractions, subtractions
 
 
 def fused(case: Case) -> list[dict[str, object]]:
@@ -28,16 +35,22 @@ def fused(case: Case) -> list[dict[str, object]]:
     return feed(engine, case.rows, case.push_sizes, case.epoch_ms)
 
 
+def ranged(case: Case) -> Case:
+    """The case without ROWS windows."""
+    endless = Window("UNBOUNDED")
+    sources = (replace(s, window=endless if s.window.kind == "ROWS" else s.window) for s in case.query.sources)
+    return replace(case, query=replace(case.query, sources=tuple(sources)))
+
+
 def joins(most_aliases: int = 4) -> st.SearchStrategy[Case]:
-    """Cases that can be taken apart."""
+    """Joins that can be taken apart."""
+    return cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1).map(ranged)
 
-    def ranged(case: Case) -> Case:
-        endless = Window("UNBOUNDED")
-        sources = (replace(s, window=endless if s.window.kind == "ROWS" else s.window) for s in case.query.sources)
-        return replace(case, query=replace(case.query, sources=tuple(sources)))
 
-    placeable = cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1)
-    return placeable.map(ranged)
+def decomposable() -> st.SearchStrategy[Case]:
+    """Joins, aggregates of joins, and set differences that can be taken apart."""
+    differences = st.one_of(subtractions(), busy_subtractions()).map(ranged)
+    return st.one_of(joins(), aggregated(joins()), differences)
 
 
 def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
@@ -52,7 +65,7 @@ def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
 
 
 @PROPERTY
-@given(joins(), st.data())
+@given(decomposable(), st.data())
 def test_a_chain_gives_the_fused_engines_sequence(case: Case, data: st.DataObject) -> None:
     """Unsplit: the same results in the same order, ties included, whatever the turns."""
     chain = Chain(case.query, case.plan, case.rows, 1, tables=tables_of(case))
@@ -64,7 +77,7 @@ def test_a_chain_gives_the_fused_engines_sequence(case: Case, data: st.DataObjec
 
 
 @PROPERTY
-@given(joins(), st.integers(2, 3), st.booleans(), st.data())
+@given(decomposable(), st.integers(2, 3), st.booleans(), st.data())
 def test_a_split_chain_gives_the_oracles_results(case: Case, split: int, tiny: bool, data: st.DataObject) -> None:
     """Split by keys: each result in one task, in order of time there; also when blocks are of one row."""
     with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +92,7 @@ def test_a_split_chain_gives_the_oracles_results(case: Case, split: int, tiny: b
 
 
 @PROPERTY
-@given(joins(), st.integers(1, 2), st.data())
+@given(decomposable(), st.integers(1, 2), st.data())
 def test_tasks_die_and_blocks_come_twice(case: Case, split: int, data: st.DataObject) -> None:
     """A task that reads everything again sends nothing twice; a block that is there twice changes nothing."""
     chain = Chain(case.query, case.plan, case.rows, split, tables=tables_of(case))
@@ -228,17 +241,48 @@ def test_a_condition_without_columns_acts_at_every_join() -> None:
     assert chain.results() == [[]]
 
 
+GROUPED = (
+    "SELECT A.k, COUNT(*) AS n, MAX(B.x) AS most FROM a A [RANGE 1 SECOND], b B [RANGE 2 SECONDS] WHERE A.k = B.k "
+)
+
+
+def test_aggregates_are_above_the_top_join() -> None:
+    """Their tasks share the groups; nulls are a group. Only what they read travels, and when a result dies."""
+    top, join, *intakes = operators(f"{GROUPED} GROUP BY A.s, A.k EMIT EVERY 1 SECOND", "(A B)", 3)
+    assert (top.name, top.tasks, top.outputs, top.ranks, top.keys) == (AGGREGATES, 3, (), 0, ("A.s", "A.k"))
+    given = edge(join)
+    assert [(c.alias, c.name) for c in given.columns] == [
+        ("A", "_ts"), ("B", "_ts"), ("A", "s"), ("A", "k"), ("B", "x")
+    ]  # fmt: skip
+    assert given.expires
+    assert given.keeps_nulls
+    assert (given.channels, given.partitions) == (3, 3)
+    # What was emitted last is a matter of what lived then.
+    assert [o.kept for o in intakes] == [(("a", 2_000),), (("b", 3_000),)]
+    (top, join) = operators(f"{GROUPED} EMIT EVERY 1 SECOND".replace("A.k, ", ""), "(A B)", 1)
+    assert (top.tasks, join.tasks, edge(join).keys) == (1, 1, ())
+
+
+def test_a_set_difference_is_one_operator() -> None:
+    """Its tasks share the keys by which all streams are subtracted."""
+    text = "SELECT A.s FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k AND B.x > A.x AND B.s = 'b' "
+    top, *intakes = operators(text + "EXCEPT c C [RANGE 1 SECOND] ON C.x = A.k AND C.s = A.s", "((A C) B)", 3)
+    assert (top.name, top.tasks, top.ranks) == ("((A C) B)", 3, 0)
+    edges = [edge(intake) for intake in intakes]
+    assert [[(o.expr.alias, o.expr.name) for o in e.keys] for e in edges] == [  # type: ignore[union-attr]
+        [("A", "k")], [("B", "k")], [("C", "x")]
+    ]  # fmt: skip
+    assert [e.keeps_nulls for e in edges] == [True, False, False]
+    assert [len(e.predicates) for e in edges] == [0, 1, 0]
+    assert [part.alias for part in top.query.subtracted] == ["C", "B"]
+    (top,) = operators(text + "EXCEPT c C [RANGE 1 SECOND] ON C.s = A.s", "((A C) B)", 3)
+    assert (top.tasks, top.inputs[0].edge) == (1, None)
+
+
 @pytest.mark.parametrize(
     ("text", "plan", "why"),
     [
         (THREE.replace("[RANGE 2 SECONDS]", "[ROWS 5]") + "WHERE A.k = B.k AND B.k = C.k", "((A B) C)", "ROWS"),
-        ("SELECT A.s FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k", "(A B)", "EXCEPT"),
-        (
-            "SELECT A.k, COUNT(*) AS n FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND] WHERE A.k = B.k "
-            "GROUP BY A.k EMIT EVERY 1 SECOND",
-            "(A B)",
-            "aggregates",
-        ),
     ],
 )
 def test_what_cannot_be_taken_apart_is_refused(text: str, plan: str, why: str) -> None:

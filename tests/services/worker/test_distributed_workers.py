@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import orjson
 import pytest
 from confluent_kafka import Producer
 
@@ -15,6 +17,7 @@ from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
 from tests import oracle
 from tests.broker_fixture import Topics
+from tests.services.worker import test_aggregate_faults, test_difference_faults
 from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, canonical, wait_for
 
 pytestmark = pytest.mark.kafka
@@ -309,6 +312,47 @@ def test_tables_are_joined_where_their_join_is(topics: Topics, tmp_path: Path, w
     reader = Reader(case.bootstrap, case.sink)
     reader.wait_for_count(expected.total(), team[0].alive)
     assert canonical(reader.rows()) == expected
+    assert team[0].stop() == 0
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("module", "plans", "tasks"),
+    [(test_aggregate_faults, ("(T H)", "(H T)"), 6), (test_difference_faults, ("((O P) H)", "((O H) P)"), 5)],
+    ids=["aggregates", "difference"],
+)
+def test_changes_of_an_answer(
+    module: ModuleType, plans: tuple[str, str], tasks: int, topics: Topics, tmp_path: Path, workers: Workers
+) -> None:
+    """Two tasks share the groups, or the keys. A worker is killed, then another plan takes over: each change once, in
+    order per partition."""
+    case = Case.make(topics, tmp_path, module.QUERY)
+    feed, rng = Feed(case), random.Random(8)
+    options = (*PLACED, "--operator-partitions", "2", "--plan", plans[0])
+    team = [workers.start(case, *options) for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    spread(team, tasks)
+    module.send(feed, rng, 0, 100)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1)
+    team.pop().kill()
+    module.send(feed, rng, 100, 100)
+    change = workers.migrate(case, plans[1], "moving-state", "--wait", "--timeout", "60s")
+    wait_for(lambda: decided(team), lambda: team[0].with_log("a change of plans"))
+    module.send(feed, rng, 200, 200)
+    code, _, err = change.finish()
+    assert code == 0, err
+    module.send(feed, rng, 400, 50)
+    feed.finish(module.CLOSING)
+    expected = oracle.results(case.query, case.rows)
+    reader.wait_for_count(len(expected), team[0].alive)
+    assert canonical(reader.rows()) == canonical(expected), team[0].with_log("changes")
+    for partition in {record.partition for record in reader.records}:
+        times = [orjson.loads(r.value or b"")["_ts"] for r in reader.records if r.partition == partition]
+        assert times == sorted(times)
+    if case.query.aggregation is not None:
+        keys = [record.key for record in reader.records]
+        assert keys == [orjson.dumps({"room": row["room"]}) for row in reader.rows()]
     assert team[0].stop() == 0
 
 
