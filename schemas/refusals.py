@@ -129,11 +129,6 @@ def _table() -> Iterator[Refusal]:
     yield from (
         Refusal(GROUP, excluded, reason, instead)
         for excluded, reason, instead in (
-            (
-                AT_LEAST_ONCE,
-                "when a query has begun is written in one transaction with its results",
-                "use --guarantee exactly-once",
-            ),
             (PLAN, "its queries share an operator that has no join order", "omit --plan"),
             (PER_OPERATOR, "its queries share an operator, which is in one task", "use --placement fused"),
         )

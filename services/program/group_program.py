@@ -34,7 +34,7 @@ class GroupProgram:
 
     def has_output(self) -> bool:
         """Whether a query has begun or ended."""
-        return self._members.has_changes
+        return self._members.must_commit
 
     def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """The last epoch's results, if they have not been returned yet, and the queries that have begun or ended."""

@@ -133,7 +133,7 @@ class EpochLoop:
         moved = committer.moved() or cleaned_up or context.changes.ownership_in_doubt
         due = final or now - committer.last_commit >= context.spec.settings.commit_ms / 1000
         if delivering or (due and moved):
-            committer.deliver(commit=due or context.spec.settings.transactional)
+            committer.deliver(commit=due or context.changes.must_commit or context.spec.settings.transactional)
         if context.feedback is not None:
             context.feedback.send_requests(now)
         if context.spill is not None and not final:

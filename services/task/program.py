@@ -127,6 +127,11 @@ class TaskChanges:
         """True if the task must commit to learn whether another incarnation has taken over."""
         return False
 
+    @property
+    def must_commit(self) -> bool:
+        """Whether the next delivery must be committed, even if no commit is due."""
+        return False
+
     def look(self, committed: float, now: float) -> None:
         """Find requested changes and apply them; called between two epochs.
 

@@ -77,7 +77,7 @@ class GroupTasks(TaskKind):
         if start.recovery.source != "fresh":
             marked = start.sink.mark_end([(topic, 0)]).get((topic, 0), 0)
             known = known_members(start.spec.settings.clients, topic, start.number, marked)
-        return StartingQueries(start.number, known, self._wanted())
+        return StartingQueries(start.number, known, start.recovery.cut, self._wanted())
 
     def _wanted(self) -> tuple[WantedQuery, ...]:
         return self._group.watch.wanted or ()

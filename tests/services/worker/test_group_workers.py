@@ -66,6 +66,33 @@ def test_twenty_queries_come_and_go_under_load_and_kills(
 
 
 @pytest.mark.deep
+def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Queries are added and dropped while workers die without transactions: every topic has all results, and none that
+    is not one."""
+    trial = GroupTrial.make(topics, tmp_path)
+    feed, rng = Feed(trial.case), random.Random(9)
+    options = ("--guarantee", "at-least-once", "--commit", "500ms")
+    trial.register({f"q{n}": select(rng, joins=True) for n in range(4)})
+    for life in range(3):
+        worker = workers.start(trial.case, *options).wait_running()
+        seen = worker.metric("results_total")
+        send(feed, rng, 120 * life, 120)
+        wait_for(lambda w=worker, n=seen: w.metric("results_total") > n, lambda w=worker: w.with_log("results"))
+        trial.register({f"q{4 + life}": select(rng, joins=True)})
+        if life == 1:
+            trial.drop("q0")
+        worker.kill()
+    worker = workers.start(trial.case, *options).wait_running()
+    trial.wait_begun(worker)
+    feed.finish(CLOSING)
+    for sink, wanted in trial.expected().items():
+        reader = Reader(trial.case.bootstrap, sink, "read_uncommitted")
+        wait_for(lambda r=reader, e=wanted: not e - canonical(r.rows()), lambda w=worker: w.with_log("all results"))
+        reader.close()
+    assert worker.stop() == 0
+
+
+@pytest.mark.deep
 def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Many results come late, through kills and changes, and each once; in the end nothing is pending. A worker
     without a budget produces what others left pending."""
@@ -129,9 +156,9 @@ def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Worker
     del trial.selects[f"{name}-hot"]
     trial.wait_begun(worker)
     assert worker.stop() == 0
-    refused = workers.start(trial.case, "--guarantee", "at-least-once")
+    refused = workers.start(trial.case, "--placement", "per-operator")
     assert refused.process.wait(60) == 2
-    assert "--group does not go with --guarantee at-least-once" in refused.text()
+    assert "--group does not go with --placement per-operator" in refused.text()
     log = f"weir-{name}.members"
     admin = AdminClient({"bootstrap.servers": trial.case.bootstrap})
     admin.delete_topics([log])[log].result(30)
