@@ -5,9 +5,10 @@
 
 A query begins and ends between two epochs, at the task's cut. The task writes that to the group's topic of members, in
 the transaction of the next results. So a query's topic holds exactly its results from `began` on and before `ended`.
-Without transactions the topic of members may say more than was committed. The next incarnation undoes that: a query
-that began after the last commit begins again, and one that ended then runs on until it ends again. So a query's topic
-holds at least these results.
+Without transactions the topic of members may say more than was committed, and results may be missing. So the next
+incarnation undoes what happened after the last commit: a query that ended then runs on until it ends again, and one
+that began then, perhaps in place of another of its name, has not begun. A topic holds at least the results that it
+should.
 
 The task's next incarnation runs the queries that are written there, on the tuples that they saw (`since`), and looks up
 by itself what has been registered since. A query that has ended may still have pending results for lack of memory, and
@@ -84,7 +85,9 @@ class StartingQueries:
         for member in known:
             if member.error:
                 self.refused.add(member.id)
-            elif member.name != BEGAN and (member.began or 0) <= until:
+            elif member.began is not None and member.began > until:
+                self.unwritten.append(msgspec.structs.replace(member, ended=member.began))
+            elif member.name != BEGAN:
                 if member.ended is not None and member.ended > until:
                     member = msgspec.structs.replace(member, ended=None)
                 query_of_member = pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
