@@ -31,7 +31,6 @@ class Feature(StrEnum):
     SHARED_TOPIC = "two streams of one topic"
 
 
-JIT = "--jit on"
 MEMORY = "--memory"
 GROUP_MEMORY = "--memory for several queries"
 DEFERRED_CLEANUP = "--cleanup none or spark"
@@ -85,7 +84,6 @@ def _table() -> Iterator[Refusal]:
         SHARED, Feature.ROWS_AGGREGATES, "the operator does not count the tuples of single queries", "run it standalone"
     )
     yield Refusal(SHARED, Feature.EXCEPT, "the operator joins, and EXCEPT subtracts", "run it standalone")
-    yield Refusal(JIT, Feature.EXCEPT, "feedback is between joins, and EXCEPT subtracts", "omit --jit, or give off")
     yield from (
         Refusal(MEMORY, feature, reason, "omit --memory")
         for feature, reason in (

@@ -114,8 +114,6 @@ class Engine(IntakeMethods):
         self.hold = END
         self.on_push: Callable[[str, Batch], None] | None = None
         self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
-        if feedback:
-            refusals.check(query, refusals.JIT)
         self._feeds = feedback is True
         self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._spills: PlanSpilling | None = None

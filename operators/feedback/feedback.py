@@ -10,6 +10,8 @@ from typing import Protocol
 
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
+from operators.difference.pipeline import DifferencePipeline
+from operators.feedback.difference import DifferenceFeedback
 from operators.feedback.stems import StemFeedback
 from operators.feedback.tree import TreeFeedback
 from operators.feedback.watch import BLOOM
@@ -62,5 +64,7 @@ def feedback_of(
         return TreeFeedback(executor, now, detector, clock)
     if isinstance(executor, MJoin | Eddy) and len(executor.plan.aliases) > 2:
         return StemFeedback(executor, clock)
+    if isinstance(executor, DifferencePipeline):
+        return DifferenceFeedback(executor, clock)
     return None
 

@@ -70,17 +70,6 @@ def check_group_spillable(queries: Sequence[Query], executor: str | None) -> Non
             _check(query, refusals.MEMORY, refusals.GROUP_MEMORY, refusals.executor(standalone))
 
 
-def check_group_feedback(queries: Sequence[Query], executor: str | None) -> None:
-    """Reject feedback for queries that cannot have it.
-
-    Raises:
-        UsageError: names the query and the reason.
-    """
-    for query in queries:
-        if not _can_share(query, executor):
-            _check(query, refusals.JIT)
-
-
 def _check(query: Query, *settings: str) -> None:
     if objection := refusals.objection(query, *settings):
         raise UsageError(f"query {query.name!r}: {objection}")
@@ -161,7 +150,7 @@ class QueryRunners:
             clock=self.clock,
             budget=budget,
             blocks=blocks,
-            feedback=self.feedback and not refusals.objection(query, refusals.JIT),
+            feedback=self.feedback,
         )
         return StandaloneQuery(engine)
 
@@ -192,8 +181,8 @@ def group_engine(
         partitions: partition numbers per stream name; one partition 0 each when None.
         since, began, ended: see `GroupEngine`.
         budget: of all states and source tuples; it requires `blocks`, which stores what is spilled.
-        feedback: whether queries that can are executed with feedback (`check_group_feedback`), including those that
-            share an operator (`operators.juggler.feedback.demand`).
+        feedback: whether queries are executed with feedback, including those that share an operator
+            (`operators.juggler.feedback.demand`).
     """
     if len({query.name for query in queries}) < len(queries):
         raise InvariantError(f"two queries of a group have one name: {[query.name for query in queries]}")

@@ -104,7 +104,6 @@ class WorkerSettings:
             refusals.PER_OPERATOR: distributed,
             refusals.FEEDBACK_BETWEEN_TASKS: distributed and self.jit,
             refusals.MEMORY: self.budget is not None,
-            refusals.JIT: self.jit,
             refusals.PLAN: self.plan is not None,
             refusals.IDLE_TIMEOUT: self.idle_timeout_ms is not None,
         }

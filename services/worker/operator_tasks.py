@@ -77,13 +77,14 @@ class OperatorTasks(TaskKind):
         part = self._layout.part(start.number)
         feedback = self._task_feedback(part, start)
         operator_feedback = None if feedback is None else feedback.operator_feedback
+        within = spec.settings.jit and bool(spec.query.subtracted)  # a set difference has feedback of its own
         lanes = make_lanes(spec, recovery, start.log, operator_feedback)
         engine = Engine(
             spec.query,
             plan=spec.plan,
             tables=part.operator.with_row_numbers(spec.tables.batches),
             partitions=partitions_of(lanes),
-            feedback=False if operator_feedback is None else operator_feedback.of,
+            feedback=within if operator_feedback is None else operator_feedback.of,
             kept=() if operator_feedback is None else operator_feedback.columns_kept,
             clock=time.monotonic,
         )

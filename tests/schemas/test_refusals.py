@@ -58,7 +58,7 @@ def test_a_plain_join_goes_with_everything() -> None:
 
 def test_a_refusal_names_both_and_says_why() -> None:
     with pytest.raises(UsageError) as raised:
-        refusals.check(query(QUERIES[Feature.ROWS]), refusals.JIT, refusals.PER_OPERATOR)
+        refusals.check(query(QUERIES[Feature.ROWS]), refusals.MEMORY, refusals.PER_OPERATOR)
     assert str(raised.value) == (
         "--placement per-operator does not go with [ROWS n] of B: it counts all tuples of a stream, in an order that "
         "only one task sees; use --placement fused"
@@ -69,7 +69,7 @@ def test_settings_are_refused_among_each_other() -> None:
     """In either order, and without a query."""
     for settings in ((refusals.MEMORY, refusals.PER_OPERATOR), (refusals.PER_OPERATOR, refusals.MEMORY)):
         assert refusals.objection(None, *settings).startswith("--memory does not go with --placement per-operator: ")
-    assert not refusals.objection(None, refusals.MEMORY, refusals.JIT)
+    assert not refusals.objection(None, refusals.MEMORY, refusals.PLAN)
 
 
 def test_aggregates_over_counted_windows() -> None:

@@ -56,7 +56,6 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
     feedback = options.jit is Switch.ON
     budget = options.memory is not None
     wanted = {
-        refusals.JIT: feedback,
         refusals.MEMORY: budget,
         refusals.DEFERRED_CLEANUP: budget and options.cleanup is not Cleanup.LOCAL,
     }

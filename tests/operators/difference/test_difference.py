@@ -11,6 +11,7 @@ import pytest
 from operators.data.watermark import END
 from operators.engine.engine import Engine
 from operators.explain.explain import explain
+from operators.feedback import difference
 from operators.kernels.cover import run_edges, uncovered_runs
 from operators.migration.strategies import STRATEGIES, check_strategy
 from operators.plan.choose import Statistics, choose_plan
@@ -355,6 +356,29 @@ def test_passing_and_living_tuples_are_counted() -> None:
     first, second = task.statistics().operators
     assert (first.inputs, first.results, first.living_tuples) == ((3, 2), 4, (3, 1))
     assert (second.inputs, second.results, second.living_tuples) == ((3, 1), 3, (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("window", "suspends"), [("[RANGE 20 ms]", True), ("[UNBOUNDED]", True), ("[RANGE 19 ms]", False), ("[ROWS 9]", False)]
+)
+def test_feedback_suspends_what_cannot_return(window: str, suspends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A match at the same instant that lasts as long as the tuple, or longer; later matches do not find the tuple. Of a
+    ROWS window nobody knows how long a match lasts."""
+    monkeypatch.setattr(difference, "SWEEP_SHARE", 0.0)
+    bound = query(f"SELECT A.v FROM a A [RANGE 20 ms] EXCEPT b B {window} ON A.k = B.k")
+    found = []
+    for feedback in (False, True):
+        task = Engine(bound, feedback=feedback)
+        task.push("a", 0, _batch("a", "1 k=1 v=1 | 1 k=2 v=2"))
+        task.push("b", 0, _batch("a", " | ".join(f"{ts} k=1" for ts in range(1, 9))))
+        out = [encode_results(task.advance(at)).data for at in (*range(1, 12), END)]
+        found.append((b"".join(map(bytes, out)), task.statistics()))
+    (plain, before), (same, after) = found
+    assert same == plain
+    (edge,) = after.feedback
+    assert (edge.consumer, edge.producer, edge.forgotten) == ("(A B)", "A", int(suspends))
+    assert (after.operators[0].candidates < before.operators[0].candidates) == suspends
+    assert before.feedback == ()
 
 
 # --- Kernels ----------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def test_a_group_within_a_memory_budget(args: tuple[str, ...], folder: Path, wei
     assert all(part["spill"]["owed"] == 0 for part in stats["parts"])
 
 
-def test_what_a_budget_and_feedback_cannot_do_for_a_group_is_said(folder: Path, weir: Weir) -> None:
+def test_a_budget_and_feedback_for_a_group(folder: Path, weir: Weir) -> None:
     Path("q.sql").write_text(QUERY + SECOND + COUNT.replace("[RANGE 1 SECOND]", "[ROWS 3]"))
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--memory", "1MiB")
     assert code == 2
@@ -172,10 +172,6 @@ def test_what_a_budget_and_feedback_cannot_do_for_a_group_is_said(folder: Path, 
     (idle,) = stats["feedback"]["edges"]
     assert idle["consumer"] == "an empty input"
     assert [part["feedback"]["edges"] for part in stats["parts"]] == [[idle], []]
-    Path("q.sql").write_text(QUERY + LONE)
-    code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--jit", "on")
-    assert code == 2
-    assert "feedback is between joins, and EXCEPT subtracts" in err
 
 
 def test_explain_of_a_group(folder: Path, weir: Weir) -> None:
