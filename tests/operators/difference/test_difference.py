@@ -359,7 +359,8 @@ def test_passing_and_living_tuples_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "suspends"), [("[RANGE 20 ms]", True), ("[UNBOUNDED]", True), ("[RANGE 19 ms]", False), ("[ROWS 9]", False)]
+    ("window", "suspends"),
+    [("[RANGE 20 ms]", True), ("[UNBOUNDED]", True), ("[RANGE 5 ms]", False), ("[ROWS 9]", False)],
 )
 def test_feedback_suspends_what_cannot_return(window: str, suspends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A match at the same instant that lasts as long as the tuple, or longer; later matches do not find the tuple. Of a
