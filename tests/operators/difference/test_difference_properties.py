@@ -79,7 +79,7 @@ def test_rebuilt_from_the_log_alone(case: Case, turns: list[int], data: st.DataO
 
 
 @PROPERTY
-@given(st.one_of(subtractions(), busy_subtractions(), busy_subtractions()), st.integers(0, 2), st.data())
+@given(st.one_of(subtractions(), busy_subtractions(), busy_subtractions()), st.integers(1, 2), st.data())
 def test_feedback_changes_nothing(case: Case, most_changes: int, data: st.DataObject) -> None:
     """Tuples are suspended as soon as they can be, before and after changes of plans."""
     changes = data.draw(changes_of(case, sorted(STRATEGIES_OF_DIFFERENCE), most_changes, orders))
