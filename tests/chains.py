@@ -21,11 +21,14 @@ from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
 from operators.distributed.feedback import DistributedFeedback, has_feedback
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
-from operators.plan.plan import Plan
+from operators.plan.plan import Join, Plan
+from operators.spill.spilling import MemoryBudget
 from schemas.codecs.notice import Notice, decode_notice, is_notice
 from schemas.columns import Batch
+from schemas.messages.spills import SpillEvent
 from schemas.query import Query, Stream
 from tests.feeding import to_batch, to_rows
+from tests.operators.spill.memory_blocks import MemoryBlocks
 
 Row = dict[str, Any]
 Lane = tuple[str, int]
@@ -62,8 +65,13 @@ class Task:
         topics: Topics,
         counts: dict[str, int],
         tables: Mapping[str, Batch],
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.operator = operator
+        self.budget = budget if isinstance(operator.plan, Join) else None
+        self.events: list[SpillEvent] = []
+        self.announced = NEVER
+        self.again = False
         self.tables = operator.with_row_numbers(tables)
         self.number = number
         self.topics = topics
@@ -76,6 +84,7 @@ class Task:
         self.routes = [EdgeWriter(edge, number) for edge in operator.outputs]
         self.finish = None if operator.outputs else ResultOrder(operator)
         self.results: list[Row] = []
+        self.late: list[Row] = []
         self.repeated = 0
         self.cut = 0
         self.over = False
@@ -107,7 +116,11 @@ class Task:
             partitions=partitions,
             feedback=False if self.feedback is None else self.feedback.of,
             kept=() if self.feedback is None else self.feedback.columns_kept,
+            budget=self.budget,
+            blocks=None if self.budget is None else MemoryBlocks(),
         )
+        if self.budget is not None:
+            self.engine.play_spills(self.events, self.cut)
         self.start, self.at = dict(self.points), {}
         self.channels: dict[Lane, EdgeReader] = {}
         for given, p, lane in self._each():
@@ -122,6 +135,9 @@ class Task:
     def commit(self) -> None:
         """Record all positions, and the offsets from which a restart must read again for its windows."""
         self.cut, self.committed = self.engine.cut, dict(self.at)
+        if self.budget is not None:
+            needed = self.engine.spills_needed_from() if self.operator.streams else -1
+            self.events = [one for one in [*self.events, *self.engine.spill_events()] if one.at > needed]
         for given, p, lane in self._each():
             horizon = self.engine.horizon(given.stream.name)
             if given.edge is None:
@@ -134,10 +150,12 @@ class Task:
     def die(self) -> None:
         """Restart from the last commit: read again what windows need, and discard the results of that."""
         self.open()
+        self.again = True
         for given, p, lane in self._each():
             self.read(given, p, self.committed[lane])
         if self.cut > self.engine.cut:
             self.engine.advance(self.cut)
+        self.again = False
         self.recall()
 
     def recall(self) -> None:
@@ -171,7 +189,7 @@ class Task:
         for offset, raw in enumerate(records, begin):
             block = channels.decode(raw, f"{lane}@{offset}")
             if offset >= self.start[lane][block.channel].offset:
-                self.repeated += channels.take(self.engine, block, offset).repeated
+                self.repeated += channels.take(self.engine, block, offset, again=self.again).repeated
 
     def close_sources(self) -> None:
         """Let partitions of sources that have been read to their end no longer hold the watermark back."""
@@ -186,13 +204,19 @@ class Task:
         if self.feedback is not None:
             cut = min(cut, max(self.feedback.limit, self.engine.cut))
         moved = cut > self.engine.cut
-        if not moved and (self.feedback is None or not self.feedback.has_answers()):
+        late = self.send_late()
+        if not moved and not late and (self.feedback is None or not self.feedback.has_answers()):
             return
         results = self.engine.advance(cut)
+        self.send_late()
+        if self.budget is not None:
+            moved = moved or self.engine.complete > self.announced
+            self.announced = self.engine.complete
         if self.finish is not None:
             self.results += to_rows(self.finish(results))
         for route in self.routes if moved else ():
-            for partition, raw, _ in route.blocks(results, cut):
+            complete = None if self.budget is None else self.engine.complete
+            for partition, raw, _ in route.blocks(results, self.engine.cut, complete=complete):
                 self.append(route.edge.topic, partition, raw)
                 if self.feedback is not None:
                     self.feedback.written(partition, len(raw))
@@ -200,6 +224,19 @@ class Task:
             for partition, raw, _ in self.feedback.answer():
                 self.append(self.operator.outputs[0].topic, partition, raw)
         self.commit()
+
+    def send_late(self) -> bool:
+        """Send what cleanups have found; whether there is something to announce."""
+        if self.budget is None:
+            return False
+        found = self.engine.cleaned()
+        for batch in found:
+            if self.finish is not None:
+                self.late += to_rows(self.finish(batch))
+            for route in self.routes:
+                for partition, raw, _ in route.blocks(batch, self.cut, complete=self.announced, late=True):
+                    self.append(route.edge.topic, partition, raw)
+        return bool(found) or self.engine.complete > self.announced
 
     def conclude(self, end: int) -> None:
         """End the plan: release all suppressed tuples, and stop. Call it only after the tasks that feed this one
@@ -249,6 +286,7 @@ class Chain:
         tables: Mapping[str, Batch] | None = None,
         feedback: bool = False,
         ends: bool = False,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.topics = Topics()
         counts = {name: len(parts) for name, parts in rows.items()}
@@ -261,7 +299,7 @@ class Chain:
         self.undelivered: list[FeedbackRequest] = []
         self.operators = decompose(query, plan, by_topic, split, feedback=feedback)
         self.tasks = [
-            Task(operator, number, self.topics, counts, tables or {})
+            Task(operator, number, self.topics, counts, tables or {}, budget)
             for operator in self.operators
             for number in range(operator.tasks)
         ]
@@ -288,18 +326,23 @@ class Chain:
         """Let tasks take turns until nothing is left to do."""
         unchanged = 0
         while unchanged <= len(self.operators):
-            before = [(dict(task.at), task.engine.cut) for task in self.tasks]
+            before = [(dict(task.at), task.engine.cut, task.engine.complete) for task in self.tasks]
             undelivered, self.undelivered = self.undelivered, []
             for request in undelivered:
                 self.deliver(request)
             for task in reversed(self.tasks):
+                task.engine.clean()
                 self.turn(task, 1_000_000)
-            same = before == [(dict(task.at), task.engine.cut) for task in self.tasks]
+            same = before == [(dict(task.at), task.engine.cut, task.engine.complete) for task in self.tasks]
             unchanged = unchanged + 1 if same else 0
 
     def results(self) -> list[list[Row]]:
         """The results of each task of the top operator."""
         return [task.results for task in self.tasks if task.finish is not None]
+
+    def late(self) -> list[Row]:
+        """Its late results."""
+        return [row for task in self.tasks for row in task.late]
 
 
 def merged(parts: Sequence[list[Row]]) -> list[Row]:

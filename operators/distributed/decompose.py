@@ -127,11 +127,13 @@ class OperatorInput:
         source: The stream or table that the sub-query reads.
         edge: The edge that feeds it; None for a source that is read directly.
         position: For such a source, the name of the column with a tuple's position in the log, or a row's number.
+        in_order: The operator takes the tuples of an edge in their order only. It waits until no late tuple can follow.
     """
 
     source: Stream | Table
     edge: Edge | None
     position: str = ""
+    in_order: bool = False
 
     @property
     def is_table(self) -> bool:
@@ -556,7 +558,7 @@ class _Decomposition:
 
     def _aggregates(self, edge: Edge) -> DistributedOperator:
         """Return the operator that aggregates the results of the top join."""
-        given, name = _from_edge(edge), str(self.plan)
+        given, name = replace(_from_edge(edge), in_order=True), str(self.plan)
         renamed = _on_edge(name, edge)
         asked = self.query.aggregation
         if asked is None:

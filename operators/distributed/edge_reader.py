@@ -62,10 +62,12 @@ class EdgeReader:
         self.stream = given.stream.name
         self._fields = given.edge.fields
         self._feedback = feedback if given.edge.kinds else None
+        self._in_order = given.in_order
         self._clocks = [point.max_ts for point in points]
         # Where each channel's last epoch begins, with the clock there, and whether all of it has been read.
         self._last_epochs = list(points)
         self._are_whole = [True] * len(points)
+        self._reached = [point.max_ts for point in points]
         self._histories = [ReplayHistory() for _ in points]
         if self._feedback is not None:
             for history, point in zip(self._histories, points, strict=True):
@@ -74,6 +76,7 @@ class EdgeReader:
     def restore_clocks(self, engine: Engine) -> None:
         """Set the engine's clocks to the values at which reading starts."""
         for channel, clock in enumerate(self._clocks):
+            engine.set_complete(self.stream, channel, NEVER)
             if clock != NEVER:
                 engine.set_clock(self.stream, channel, clock)
 
@@ -92,7 +95,9 @@ class EdgeReader:
             raise StateError(f"block {place} is of channel {block.channel}, but {self.edge.channels} tasks write here")
         return block
 
-    def take(self, engine: Engine, block: ExchangeBlock | Notice, offset: int, floor: int = 0) -> ReadCounts:
+    def take(
+        self, engine: Engine, block: ExchangeBlock | Notice, offset: int, floor: int = 0, *, again: bool = False
+    ) -> ReadCounts:
         """Feed a record to the engine.
 
         Args:
@@ -100,6 +105,7 @@ class EdgeReader:
             block: The decoded record.
             offset: The record's offset.
             floor: Tuples with a smaller ts are in the engine already (`Intake.push`).
+            again: An earlier incarnation of the task has taken the record.
         """
         if isinstance(block, Notice):
             return self._notice(block, offset)
@@ -108,6 +114,16 @@ class EdgeReader:
             self._last_epochs[channel] = ReplayPoint(offset, self._clocks[channel])
         self._are_whole[channel] = block.last
         taken = ReadCounts()
+        if block.last:
+            engine.set_complete(self.stream, channel, block.complete)
+        if self._in_order:
+            return self._take_in_order(engine, block, offset)
+        if block.late:
+            engine.enter_late(self.stream, offset, batch, again=again)
+            # Older than the clock: as long as tuples of that age are needed, reading must begin here.
+            self._histories[channel].remember(offset, self._clocks[channel], self._clocks[channel])
+            taken.tuples = len(batch)
+            return taken
         if block.watermark <= self._clocks[channel]:
             # A block's tuples have a smaller ts than its watermark, and so has the clock during its epoch.
             taken.repeated = len(batch)
@@ -128,6 +144,21 @@ class EdgeReader:
             self._clocks[channel] = block.watermark
             engine.set_clock(self.stream, channel, block.watermark)
         return taken
+
+    def _take_in_order(self, engine: Engine, block: ExchangeBlock, offset: int) -> ReadCounts:
+        """Feed a block to an engine whose clocks stay behind all late tuples that may follow."""
+        channel, batch = block.channel, block.batch
+        if not block.late and block.complete <= self._clocks[channel] and block.watermark <= self._clocks[channel]:
+            return ReadCounts(repeated=len(batch))
+        if len(batch):
+            engine.insert(self.stream, channel, batch)
+            before = self._clocks[channel]
+            self._reached[channel] = max(self._reached[channel], int(batch.ts[-1]))
+            self._histories[channel].remember(offset, before, self._reached[channel])
+        if block.last:
+            self._clocks[channel] = max(self._clocks[channel], block.complete)
+            engine.set_clock(self.stream, channel, self._clocks[channel])
+        return ReadCounts(tuples=len(batch))
 
     def _notice(self, notice: Notice, offset: int) -> ReadCounts:
         assert self._feedback is not None

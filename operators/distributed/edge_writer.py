@@ -49,23 +49,33 @@ class EdgeWriter:
         self._task = task
         self._fields = edge.fields
 
-    def blocks(self, results: Batch, watermark: int) -> list[tuple[int, bytes, int]]:
+    def blocks(
+        self, results: Batch, watermark: int, *, complete: int | None = None, late: bool = False
+    ) -> list[tuple[int, bytes, int]]:
         """Return the blocks of an epoch in the order to write them: partition, bytes and number of rows of each.
 
         Args:
             results: Results ascending by ts, with columns named by `output_name`.
-            watermark: No later result has a smaller ts.
+            watermark: No later result has a smaller ts, but for late results.
+            complete: No late result that follows has a smaller ts; None for a task without a memory budget.
+            late: The results are late results of cleanups. They may have a smaller ts than the watermark, and are in
+                no epoch.
         """
         edge = self.edge
         channel = 0 if edge.forward else self._task
         found: list[tuple[int, bytes, int]] = []
         for partition, batch in self.shares(results):
+            if late and not len(batch):
+                continue
             step = rows_per_block(batch)
             begins = range(0, max(len(batch), 1), step)
             for begin in begins:
                 piece = batch.slice(begin, min(begin + step, len(batch)))
-                last = begin == begins[-1]
-                found.append((partition, encode_exchange(self._fields, channel, watermark, last, piece), len(piece)))
+                last = begin == begins[-1] and not late
+                raw = encode_exchange(
+                    self._fields, channel, watermark, last, piece, complete=complete, late=late
+                )
+                found.append((partition, raw, len(piece)))
         return found
 
     def shares(self, results: Batch) -> list[tuple[int, Batch]]:

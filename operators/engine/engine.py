@@ -35,16 +35,17 @@ from operators.plan.plan import Plan, check_plan
 from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
 from operators.spill.plan_spilling import PlanSpilling
+from operators.spill.spilled_part import ROW
 from operators.spill.spilling import MemoryBudget
 from operators.state.checkpoint import Block, Checkpoint, take_before
 from operators.state.durability import Durability
 from operators.state.side_state import PARTITION_GROUPS
 from operators.state.sources import Sources
 from schemas import refusals
-from schemas.columns import I64, OP_KEY, Batch, Mask
+from schemas.columns import I64, OP_KEY, Batch, Column, Mask
 from schemas.errors import InvariantError, UsageError
 from schemas.messages.spills import SpillEvent
-from schemas.query import TABLE_TS, ColumnRef, Query
+from schemas.query import TABLE_TS, ColumnRef, Query, Type
 
 LONGEST_DUE_MS = 10_000
 """With a memory budget, parts are cleaned up for aggregates after a quarter of the shortest window, and at the latest
@@ -150,6 +151,7 @@ class Engine(IntakeMethods):
         self._slice_count = 0
         self._busy_s = 0.0
         self._results = 0
+        self._complete: dict[tuple[str, int], int] = {}
         self._peak_tuples = 0
         self._peak_bytes = 0
         self._tables = tables or {}
@@ -188,6 +190,36 @@ class Engine(IntakeMethods):
         self._input_tuples += len(batch)
         if self.on_push is not None:
             self.on_push(stream, batch)
+
+    def enter_late(self, stream: str, offset: int, batch: Batch, *, again: bool) -> None:
+        """Take results of a cleanup in another task, in any order; the engine has a memory budget.
+
+        Args:
+            stream: the other task's results, an input of the plan's only join.
+            offset: of the record in its log.
+            again: an earlier incarnation of this task has taken the record.
+        """
+        if self._spills is None:
+            raise InvariantError(f"late tuples of {stream} for an engine without a budget")
+        alias = next(source.alias for source in self.query.sources if source.stream.name == stream)
+        columns = {f"{alias}.{name}": column for name, column in batch.columns.items()}
+        columns[f"{alias}._ts"] = Column(Type.TIMESTAMP, batch.ts)
+        columns[f"{alias}.{ROW}"] = Column(Type.BIGINT, np.zeros(len(batch), np.int64))
+        stored = [f"{alias}.{name}" for name in (*self._sources.store(alias).columns, ROW)]
+        side = self._aliases.index(alias)
+        tuples = Batch(batch.ts, {name: columns[name] for name in stored})
+        self._spills.enter_late(side, offset, tuples, self.cut, again=again)
+
+    def set_complete(self, stream: str, partition: int, ts: int) -> None:
+        """Set the event time before which another task has no pending results for a partition of a stream."""
+        self._complete[stream, partition] = max(ts, self._complete.get((stream, partition), ts))
+        if self._spills is not None:
+            self._spills.set_input_complete(min(self._complete.values()))
+
+    @property
+    def complete(self) -> int:
+        """The event time before which neither this task nor those whose results it reads have pending results."""
+        return min([self.cut, *self._complete.values()]) if self._spills is None else self._spills.hold(self.cut)
 
     def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
         """Forget the useless tuples of a partition that wait for the watermark; return how many."""

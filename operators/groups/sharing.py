@@ -137,6 +137,7 @@ class QueryRunners:
         named = self.executor if self.executor in EXECUTORS else None
         budget = blocks = None
         if self.memory is not None:
+            _check(query, refusals.GROUP_MEMORY)
             # No other executor supports a budget.
             named = named or XJOIN
             budget = MemoryBudget(self.memory.share(1), self.memory.strategy)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from operators.data.statistics import SpillStatistics
+from operators.data.watermark import END
 from operators.join.executor import Executor
 from operators.join.tree import XJoinTree
 from operators.spill.backlog import Backlog
@@ -75,6 +76,9 @@ class PlanSpilling:
         self._replaying = False
         self.pending_replay = SpillReplay()
         self.active: StateSpiller | None = None
+        self._input_complete = END
+        # Read again by a task that recovers, by side and offset; they enter when their events are replayed.
+        self._late_read_again: dict[tuple[int, int], Batch] = {}
 
     @property
     def has_backlog(self) -> bool:
@@ -97,10 +101,44 @@ class PlanSpilling:
         found, self._events = self._events, []
         return found
 
+    def enter_late(self, side: int, offset: int, tuples: Batch, cut: int, *, again: bool) -> None:
+        """See `StateSpiller.enter_late`.
+
+        Args:
+            side: of the plan's only join.
+            offset: of the record in its log.
+            cut: everything before it has been processed.
+            again: an earlier incarnation has taken the record.
+        """
+        if again:
+            self._late_read_again[side, offset] = tuples
+            return
+        if self.active is None:
+            raise InvariantError("late tuples of other tasks for a plan without states")
+        self.active.enter_late(side, tuples)
+        self._record_event(SpillEvent(cut, "late", ((side, (offset,)),)))
+
+    def set_input_complete(self, ts: int) -> None:
+        """See `StateSpiller.set_input_complete`."""
+        self._input_complete = ts
+        if self.active is not None:
+            self.active.set_input_complete(ts)
+
+    def _replay_late(self, cut: int) -> None:
+        assert self.active is not None
+        while self.pending_replay.due("late", cut):
+            for side, offsets in self.pending_replay.take().groups:
+                for offset in offsets:
+                    if (tuples := self._late_read_again.pop((side, offset), None)) is not None:
+                        self.active.enter_late(side, tuples)
+
     def purge(self, cut: int) -> None:
         """See `StateSpiller.purge`."""
         if self.active is None:
             return
+        self._replay_late(cut)
+        if not self.pending_replay.covers(cut):
+            self._late_read_again.clear()
         began, before = self._clock(), self._counters.cleanups
         with self._replay_at(cut) as replayed:
             if replayed:
@@ -137,10 +175,12 @@ class PlanSpilling:
 
     def _replay_cleanups(self, cut: int) -> None:
         assert self.active is not None
+        self._replay_late(cut)
         while self.pending_replay.due("clean", cut):
             event = self.pending_replay.take()
             self.active.clean_groups(dict(event.groups), event.at)
             self.active.take()
+            self._replay_late(cut)
 
     def _record_event(self, event: SpillEvent) -> None:
         if not self._replaying:
@@ -172,10 +212,11 @@ class PlanSpilling:
                 delivered=delivered,
                 consume=self._consume,
             )
+            self.active.set_input_complete(self._input_complete)
 
     def hold(self, cut: int) -> int:
         """See `StateSpiller.hold`."""
-        return cut if self.active is None else self.active.hold(cut)
+        return min(cut, self._input_complete) if self.active is None else self.active.hold(cut)
 
     def needs_spill(self, cut: int) -> bool:
         """Whether groups have to leave memory, and can: none leaves while a plan's states are being completed."""

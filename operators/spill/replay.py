@@ -38,7 +38,7 @@ class SpillReplay:
         """Where slices must end: event times in begin < t < end, ascending."""
         return sorted({event.at for event in self._events if begin < event.at < end})
 
-    def due(self, kind: Literal["leave", "clean"], cut: int) -> bool:
+    def due(self, kind: Literal["leave", "clean", "late"], cut: int) -> bool:
         """Whether the next event is of this kind, and at this cut or before."""
         return bool(self._events) and self._events[0].kind == kind and self._events[0].at <= cut
 

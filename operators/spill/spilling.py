@@ -155,7 +155,20 @@ class StateSpiller:
         """What expired before this has no pending results when everything before `cut` has been processed: its entries
         may be removed from the states, and its source tuples released. No pending result has a smaller ts. The value
         never falls: late results of a join are made with tuples that are newer than the part they belong to."""
-        return max(self._kept_from, min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))]))
+        since = [self._ledger.since(j) for j in range(len(self._joins))]
+        return max(self._kept_from, min([cut, self._ledger.input_complete, *since]))
+
+    def enter_late(self, side: int, tuples: Batch) -> None:
+        """Take in tuples of one side of the root, results of a cleanup in another task, in any order.
+
+        Args:
+            tuples: materialised (`operators.spill.spilled_part`).
+        """
+        self._cleanup.enter_late(len(self._joins) - 1, side, tuples)
+
+    def set_input_complete(self, ts: int) -> None:
+        """Set the event time before which other tasks below have no pending results."""
+        self._ledger.input_complete = ts
 
     def used_bytes(self) -> int:
         """Memory that the states, the stores and the chunks on their way to disk use now."""

@@ -17,7 +17,7 @@ from schemas.errors import StateError
 from schemas.messages.formats import check_format
 
 EVENTS_VERSION = 2
-"""Messages that name their writer."""
+"""Messages that name their writer, or have events of kind `late`."""
 
 TRANSACTIONAL_VERSION = 1
 """Messages without a writer: all of them count, since they were committed in transactions."""
@@ -30,14 +30,16 @@ class SpillEvent(msgspec.Struct, frozen=True, array_like=True):
         at: event time; everything before it had been processed, and nothing else.
         kind: `leave`: the groups left memory; `clean`: their pending results were produced; `plan`: the plan changed,
             no results were pending, and earlier events do not matter any more; `age`: of an operator that queries share
-            (the other kinds are of partition groups), see `before` and `settled`.
-        groups: per join of the plan, by its number, the numbers of its groups.
+            (the other kinds are of partition groups), see `before` and `settled`; `late`: results of a cleanup in
+            another task arrived (`operators.distributed`).
+        groups: per join of the plan, by its number, the numbers of its groups; of `late`, per side the offsets of the
+            records.
         before: tuples older than this were no longer in memory.
         settled: and all results before this event time had been produced.
     """
 
     at: int
-    kind: Literal["leave", "clean", "plan", "age"]
+    kind: Literal["leave", "clean", "plan", "age", "late"]
     groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
     before: int = 0
     settled: int = 0
@@ -70,8 +72,11 @@ _DECODER = msgspec.json.Decoder(SpillRecord)
 
 def encode_events(events: Iterable[SpillEvent], groups: int, plan: str, writer: str = "") -> bytes:
     """Encode events as a message; see `SpillRecord`."""
-    version = EVENTS_VERSION if writer else TRANSACTIONAL_VERSION
-    return _ENCODER.encode(SpillRecord(version, groups, tuple(events), plan, writer))
+    events = tuple(events)
+    new = writer or any(event.kind == "late" for event in events)
+    return _ENCODER.encode(
+        SpillRecord(EVENTS_VERSION if new else TRANSACTIONAL_VERSION, groups, events, plan, writer)
+    )
 
 
 def decode_events(raw: bytes, groups: int, place: str) -> SpillRecord:

@@ -239,6 +239,11 @@ class PlanCleanup:
         if self._late_bytes > LATE_BYTES:
             self._add_late_parts(parent[0], on_disk=True)
 
+    def enter_late(self, j: int, side: int, batch: Batch) -> None:
+        """Add materialised tuples as late parts of a join's groups."""
+        self._late[j].append((side, batch))
+        self._add_late_parts(j)
+
     def write_late(self) -> None:
         """Write all results that wait for joins above, and all late parts in memory, to disk.
 

@@ -421,7 +421,7 @@ def test_queries_that_cannot_run_within_a_budget_are_refused() -> None:
     streams, _, _ = DECLARED.partition("INSERT")
     text = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 1 SECOND"
     queries = parse_program(f"{streams} INSERT INTO p {PAIRS} INSERT INTO n {text};").queries
-    with pytest.raises(UsageError, match="query 'n': --memory does not go with"):
+    with pytest.raises(UsageError, match="query 'n': --memory for several queries does not go with"):
         group_engine(queries, budget=MemoryBudget(1 << 20, "bottom-up"), blocks=MemoryBlocks())
 
 

@@ -164,7 +164,7 @@ def test_a_budget_and_feedback_for_a_group(folder: Path, weir: Weir) -> None:
     Path("q.sql").write_text(QUERY + SECOND + COUNT.replace("[RANGE 1 SECOND]", "[ROWS 3]"))
     code, _, err = weir("run", "q.sql", *SOURCES, "--out", "r", "--memory", "1MiB")
     assert code == 2
-    assert err.startswith("weir: query 'n': --memory does not go with aggregates: an aggregate's values")
+    assert err.startswith("weir: query 'n': --memory for several queries does not go with aggregates: a query")
     for more in ((), ("--executor", "apart"), ("--stats", "s.json")):
         assert weir("run", "q.sql", *SOURCES, "--out", "r", "--jit", "on", *more) == (0, b"", "")
         assert Path("r/alarms.jsonl").read_bytes() == ALARMS
