@@ -36,6 +36,7 @@ GROUP_MEMORY = "--memory for several queries"
 DEFERRED_CLEANUP = "--cleanup none or spark"
 PER_OPERATOR = "--placement per-operator"
 FEEDBACK_BETWEEN_TASKS = "--jit on with --placement per-operator"
+MEMORY_BETWEEN_TASKS = "--memory with --placement per-operator"
 AT_LEAST_ONCE = "--guarantee at-least-once"
 GROUP = "--group"
 PLAN = "--plan"
@@ -104,10 +105,16 @@ def _table() -> Iterator[Refusal]:
         "use --cleanup local",
     )
     yield Refusal(
-        MEMORY,
-        PER_OPERATOR,
-        "a join in a task of its own does not know what others have spilled",
-        "use --placement fused",
+        MEMORY_BETWEEN_TASKS,
+        AT_LEAST_ONCE,
+        "a task could not tell late results that come twice from others",
+        "omit --memory, or use --guarantee exactly-once",
+    )
+    yield Refusal(
+        MEMORY_BETWEEN_TASKS,
+        FEEDBACK_BETWEEN_TASKS,
+        "a task that has spilled a tuple cannot withhold it",
+        "omit --jit or --memory",
     )
     yield from (
         Refusal(PER_OPERATOR, excluded, reason, "use --placement fused")

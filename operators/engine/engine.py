@@ -43,13 +43,19 @@ from operators.state.side_state import PARTITION_GROUPS
 from operators.state.sources import Sources
 from schemas import refusals
 from schemas.columns import I64, OP_KEY, Batch, Column, Mask
-from schemas.errors import InvariantError, UsageError
+from schemas.errors import InvariantError, StateError, UsageError
 from schemas.messages.spills import SpillEvent
 from schemas.query import TABLE_TS, ColumnRef, Query, Type
 
 LONGEST_DUE_MS = 10_000
 """With a memory budget, parts are cleaned up for aggregates after a quarter of the shortest window, and at the latest
 after this event time. Emissions wait for as long, and for the cleanup itself."""
+
+
+def for_aggregates(budget: MemoryBudget, shortest_window_ms: int) -> MemoryBudget:
+    """Return the budget of joins whose results are aggregated; see LONGEST_DUE_MS."""
+    due_ms = min(shortest_window_ms // 4, LONGEST_DUE_MS)
+    return replace(budget, due_ms=due_ms) if budget.due_ms is None else budget
 
 
 class Engine(IntakeMethods):
@@ -125,9 +131,8 @@ class Engine(IntakeMethods):
             if self._aggregator is None:
                 self._spills = PlanSpilling(budget, blocks, clock)
             else:
-                shortest = min(self._sources.life.values())
-                due_ms = min(shortest // 4, LONGEST_DUE_MS) if budget.due_ms is None else budget.due_ms
-                self._spills = PlanSpilling(replace(budget, due_ms=due_ms), blocks, clock, self._aggregator.enter_late)
+                waiting = for_aggregates(budget, min(self._sources.life.values()))
+                self._spills = PlanSpilling(waiting, blocks, clock, self._aggregator.enter_late)
         self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
@@ -198,9 +203,14 @@ class Engine(IntakeMethods):
             stream: the other task's results, an input of the plan's only join.
             offset: of the record in its log.
             again: an earlier incarnation of this task has taken the record.
+
+        Raises:
+            StateError: the engine has no memory budget.
         """
         if self._spills is None:
-            raise InvariantError(f"late tuples of {stream} for an engine without a budget")
+            raise StateError(
+                f"results of {stream} come late, since another task has a memory budget: give all workers --memory"
+            )
         alias = next(source.alias for source in self.query.sources if source.stream.name == stream)
         columns = {f"{alias}.{name}": column for name, column in batch.columns.items()}
         columns[f"{alias}._ts"] = Column(Type.TIMESTAMP, batch.ts)
@@ -215,6 +225,11 @@ class Engine(IntakeMethods):
         self._complete[stream, partition] = max(ts, self._complete.get((stream, partition), ts))
         if self._spills is not None:
             self._spills.set_input_complete(min(self._complete.values()))
+
+    @property
+    def spills(self) -> bool:
+        """Whether the engine has a memory budget."""
+        return self._spills is not None
 
     @property
     def complete(self) -> int:

@@ -112,11 +112,16 @@ class DistributedLayout:
         return self._lanes[task]
 
 
-def part_fingerprint(query: Query, plan: Plan, operator: DistributedOperator) -> str:
-    """16 hex digits that identify an operator: committed state is valid only for the same fingerprint."""
+def part_fingerprint(query: Query, plan: Plan, operator: DistributedOperator, *, spills: bool = False) -> str:
+    """16 hex digits that identify an operator: committed state is valid only for the same fingerprint.
+
+    Args:
+        spills: whether tasks have memory budgets, so that results of other tasks may come late.
+    """
     edges = [
         (edge.topic, edge.partitions, edge.channels, edge.fields, edge.kinds)
         for edge in (*(given.edge for given in operator.inputs if given.edge is not None), *operator.outputs)
     ]
     identity = repr((fingerprint(query), str(plan), operator.name, operator.tasks, operator.forward, edges))
+    identity += "spills" if spills else ""
     return hashlib.sha256(identity.encode()).hexdigest()[:16]

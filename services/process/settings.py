@@ -104,6 +104,7 @@ class WorkerSettings:
             refusals.PER_OPERATOR: distributed,
             refusals.FEEDBACK_BETWEEN_TASKS: distributed and self.jit,
             refusals.MEMORY: self.budget is not None,
+            refusals.MEMORY_BETWEEN_TASKS: distributed and self.budget is not None,
             refusals.PLAN: self.plan is not None,
             refusals.IDLE_TIMEOUT: self.idle_timeout_ms is not None,
         }

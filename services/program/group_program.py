@@ -20,6 +20,8 @@ class GroupProgram:
     """A `services.task.program.TaskProgram` for a group."""
 
     durable = None
+    # A group does not end with a plan.
+    settled = True
 
     def __init__(self, engine: GroupEngine, members: GroupMembers) -> None:
         self.engine = engine

@@ -41,7 +41,8 @@ class QueryProgram:
         self._publish = publish
         self._found: Batch | None = None
         nothing = engine.advance(0)
-        self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, spec.since)
+        complete = (lambda: engine.complete) if engine.spills else None
+        self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, spec.since, complete)
 
     @property
     def durable(self) -> Engine:
@@ -62,6 +63,15 @@ class QueryProgram:
         """The last epoch's results, if they have not been returned yet."""
         found, self._found = self._found, None
         return self._encoder.encode(found, self.engine.cut)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no results before the engine's cut are pending, here or in a task below."""
+        return self.engine.complete >= self.engine.cut
+
+    def late_results(self) -> list[tuple[str, Encoded]]:
+        """The late results of the engine's cleanups since the last call, with their topic."""
+        return self._encoder.encode_late(self.engine.cleaned())
 
     def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
         """Count all of them as results."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from operators.data.watermark import NEVER
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder
 from schemas.codecs.encode import CLEANUP_PHASE, Encoded, encode_results, encode_upserts, key_names
 from schemas.columns import Batch
@@ -29,6 +30,10 @@ class ResultEncoder(Protocol):
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """Encode an epoch that ends at `cut`: pieces of records with their topics, and blocks."""
+        ...
+
+    def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
+        """Encode late results of cleanups, or keep them for the next blocks."""
         ...
 
 
@@ -67,6 +72,13 @@ class SinkEncoder:
         results = results if self._finish is None else self._finish(results)
         return [(self._topic, piece) for piece in pieces(results, self._keys)], []
 
+    def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
+        """Encode them marked as late; emissions of aggregates are not, since they are final."""
+        late = [batch if self._finish is None else self._finish(batch) for batch in batches]
+        if self._keys is not None:
+            return [(self._topic, piece) for batch in late for piece in pieces(batch, self._keys)]
+        return late_results(self._topic, late)
+
 
 class BlockEncoder:
     """Intermediate results and watermarks, as blocks.
@@ -75,33 +87,64 @@ class BlockEncoder:
         routes: one per reader.
         announced: the watermark that was committed last.
         nothing: an empty batch of results.
+        complete: for a task with a memory budget, returns the event time before which no results are pending.
     """
 
-    def __init__(self, routes: Sequence[EdgeWriter], announced: int, nothing: Batch) -> None:
+    def __init__(
+        self,
+        routes: Sequence[EdgeWriter],
+        announced: int,
+        nothing: Batch,
+        complete: Callable[[], int] | None = None,
+    ) -> None:
         self._routes = list(routes)
         self._announced = announced
         self._nothing = nothing
+        self._complete = complete
+        self._announced_complete = NEVER
+        self._late: list[Batch] = []
 
     def must_announce(self, cut: int) -> bool:
-        """Always for a new cut: readers wait for each watermark."""
-        return cut > self._announced
+        """Always for a new cut: readers wait for each watermark, and for late results."""
+        return cut > self._announced or bool(self._late) or self._completed()
+
+    def _completed(self) -> bool:
+        return self._complete is not None and self._complete() > self._announced_complete
+
+    def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
+        """Keep them for the next blocks."""
+        self._late += batches
+        return []
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """Make blocks for every partition that the task writes to; the last block of each carries the watermark."""
         if not self.must_announce(cut):
             return [], []
+        late, self._late = self._late, []
+        before, complete = self._announced_complete, None
+        if self._complete is not None:
+            self._announced_complete = complete = self._complete()
         self._announced = cut
         batch = self._nothing if results is None else results
         blocks = [
             BlockRecord(route.edge.topic, partition, raw, tuples)
             for route in self._routes
-            for partition, raw, tuples in route.blocks(batch, cut)
+            for partition, raw, tuples in (
+                *(block for found in late for block in route.blocks(found, cut, complete=before, late=True)),
+                *route.blocks(batch, cut, complete=complete),
+            )
         ]
         return [], blocks
 
 
 def encoder_of(
-    topic: str, query: Query, part: Part | None, announced: int, nothing: Batch, since: int = 0
+    topic: str,
+    query: Query,
+    part: Part | None,
+    announced: int,
+    nothing: Batch,
+    since: int = 0,
+    complete: Callable[[], int] | None = None,
 ) -> ResultEncoder:
     """Make the encoder of a task.
 
@@ -111,22 +154,18 @@ def encoder_of(
         announced: the watermark that was committed last.
         nothing: an empty batch of the engine's results.
         since: event time at which the task's plan begins.
+        complete: see `BlockEncoder`.
     """
     if part is None:
         return SinkEncoder(topic, key_names(query))
     if not part.operator.outputs:
         return SinkEncoder(topic, part.operator.keys, ResultOrder(part.operator), since)
-    return BlockEncoder([EdgeWriter(edge, part.share) for edge in part.operator.outputs], announced, nothing)
+    routes = [EdgeWriter(edge, part.share) for edge in part.operator.outputs]
+    return BlockEncoder(routes, announced, nothing, complete)
 
 
-def late_results(topic: str, batches: Iterable[Batch], query: Query | None = None) -> list[tuple[str, Encoded]]:
-    """Encode the late results of cleanups, marked as such, each piece with its topic.
-
-    Args:
-        query: if it has aggregates, the batches are emissions, which are final and not marked.
-    """
-    if query is not None and query.aggregation is not None:
-        return [(topic, piece) for batch in batches for piece in pieces(batch, key_names(query))]
+def late_results(topic: str, batches: Iterable[Batch]) -> list[tuple[str, Encoded]]:
+    """Encode the late results of cleanups, marked as such, each piece with its topic."""
     return [(topic, encode_results(piece, CLEANUP_PHASE)) for batch in batches for piece in _slices(batch)]
 
 

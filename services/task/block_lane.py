@@ -72,13 +72,13 @@ class BlockLane:
 
     def replay(self, engine: TaskEngine, batch: RecordBatch) -> int:
         """Feed records that an earlier incarnation took; returns the number of tuples taken."""
-        return self._feed(engine, batch, self._floor)
+        return self._feed(engine, batch, self._floor, again=True)
 
     def take(self, engine: TaskEngine, batch: RecordBatch, rejected: RejectedRecords) -> int:
         """Feed new records; returns the number of tuples taken."""
-        return self._feed(engine, batch, 0)
+        return self._feed(engine, batch, 0, again=False)
 
-    def _feed(self, engine: TaskEngine, batch: RecordBatch, floor: int) -> int:
+    def _feed(self, engine: TaskEngine, batch: RecordBatch, floor: int, *, again: bool) -> int:
         if batch.start != self.position:
             raise InvariantError(
                 f"{self.key[0]}[{self.key[1]}]: batch starts at offset {batch.start}, next is {self.position}"
@@ -88,7 +88,7 @@ class BlockLane:
             block = self._channels.decode(record.value, f"{self.key[0]}[{self.key[1]}]@{record.offset}")
             if record.offset < self._start.points[block.channel].offset:
                 continue
-            found = self._channels.take(engine, block, record.offset, floor)
+            found = self._channels.take(engine, block, record.offset, floor, again=again)
             taken += found.tuples
             repeated += found.repeated
         if repeated and not self._repeats_reported:

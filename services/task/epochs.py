@@ -48,7 +48,8 @@ class EpochLoop:
         timer = EpochTimer(context.spec.settings.epoch_ms / 1000, time.monotonic())
         while not self.stopping:
             ends = context.changes.ends_at(context.engine.cut)
-            if ends and (context.feedback is None or context.feedback.nothing_suspended()):
+            suspended = context.feedback is not None and not context.feedback.nothing_suspended()
+            if ends and context.program.settled and not suspended:
                 self._conclude()
                 return False
             self._read(timer)

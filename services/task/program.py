@@ -162,6 +162,11 @@ class TaskProgram(Protocol):
     pending_pairs: int
 
     @property
+    def settled(self) -> bool:
+        """Whether no results before the engine's cut are pending, here or in a task whose results it reads."""
+        ...
+
+    @property
     def engine(self) -> TaskEngine:
         """The engine."""
         ...

@@ -9,8 +9,9 @@ from dataclasses import replace
 from operators.data.statistics import EngineStatistics
 from operators.distributed.feedback import has_feedback
 from operators.distributed.query_statistics import as_query_statistics
-from operators.engine.engine import Engine
-from operators.plan.plan import Plan
+from operators.engine.engine import Engine, for_aggregates
+from operators.plan.plan import Join, Plan
+from operators.state.sources import life_of
 from schemas.codecs.notice import Notice
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
@@ -25,6 +26,7 @@ from services.task.context import make_lanes, partitions_of
 from services.task.feedback import TaskFeedback
 from services.task.notices import read_back
 from services.task.spec import TaskSpec, streams_by_topic
+from services.task.spill import TaskSpill
 from services.worker.task_kind import TaskKind, TaskParts, TaskStart
 
 
@@ -67,16 +69,21 @@ class OperatorTasks(TaskKind):
             query=query,
             plan=part.operator.plan,
             streams=streams_by_topic(query.streams()),
-            fingerprint=part_fingerprint(self._whole.query, self._plan, part.operator),
+            fingerprint=part_fingerprint(
+                self._whole.query, self._plan, part.operator, spills=self._whole.settings.budget is not None
+            ),
             part=part,
         )
 
     def build(self, start: TaskStart) -> TaskParts:
         """Build a task that ends when another plan takes over."""
-        spec, recovery = start.spec, start.recovery
+        spec, recovery, spilled = start.spec, start.recovery, start.spill
         part = self._layout.part(start.number)
         feedback = self._task_feedback(part, start)
         operator_feedback = None if feedback is None else feedback.operator_feedback
+        budget = None if spilled is None else spilled.budget
+        if budget is not None and self._whole.query.aggregation is not None:
+            budget = for_aggregates(budget, min(map(life_of, self._whole.query.sources)))
         within = spec.settings.jit and bool(spec.query.subtracted)  # a set difference has feedback of its own
         lanes = make_lanes(spec, recovery, start.log, operator_feedback)
         engine = Engine(
@@ -86,8 +93,15 @@ class OperatorTasks(TaskKind):
             partitions=partitions_of(lanes),
             feedback=within if operator_feedback is None else operator_feedback.of,
             kept=() if operator_feedback is None else operator_feedback.columns_kept,
+            budget=budget,
+            blocks=None if spilled is None else spilled.blocks,
             clock=time.monotonic,
         )
+        spill = None
+        if spilled is not None:
+            spill = TaskSpill(
+                spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan)
+            )
         migrations = DistributedMigrations(
             engine,
             query=self._whole.query,
@@ -107,7 +121,7 @@ class OperatorTasks(TaskKind):
             publish(as_query_statistics(found, part.operator, self._whole.query, self._plan), version)
 
         program = QueryProgram(spec, engine, migrations, recovery.cut, publish_as_query)
-        return TaskParts(lanes, program, migrations, feedback=feedback)
+        return TaskParts(lanes, program, migrations, spill, feedback)
 
     def _task_feedback(self, part: Part, start: TaskStart) -> TaskFeedback | None:
         """The feedback of a task; None if it exchanges none."""
@@ -123,8 +137,14 @@ class OperatorTasks(TaskKind):
         return TaskFeedback(part, self._feedback, notices, start.recovery.cut, start.metrics, start.log)
 
     def keeps_snapshots(self, number: int) -> bool:
-        """Not if the task exchanges feedback with others: then what they withhold is missing from its input."""
-        return self._feedback is None or not has_feedback(self._layout.part(number).operator)
+        """Not if the task exchanges feedback with others: then what they withhold is missing from its input. Nor if
+        others have memory budgets: then some of its input comes late."""
+        spilling = self._whole.settings.budget is not None
+        return not spilling and (self._feedback is None or not has_feedback(self._layout.part(number).operator))
+
+    def spills(self, number: int) -> bool:
+        """Joins do: others have hardly any state."""
+        return isinstance(self._layout.part(number).operator.plan, Join)
 
     def internal_input(self, number: int) -> Sequence[Lane]:
         """The partitions that other operators write to."""

@@ -77,6 +77,10 @@ class TaskKind(ABC):
         """Whether a task's input alone determines its state, so that snapshots can replace a part of the input."""
         return True
 
+    def spills(self, number: int) -> bool:
+        """Whether a task uses the memory budget."""
+        return True
+
     def internal_input(self, number: int) -> Sequence[Lane]:
         """The partitions of internal topics that a task reads."""
         return ()

@@ -187,7 +187,7 @@ class TaskOpener:
     def _spill_start(self, number: int, recovery: RecoveryPlan, sink: Sink, log: Log) -> SpillStart | None:
         """What spilling starts with; None if the task has no memory budget and no pending results."""
         settings, (first, following) = self._active.spec.settings, recovery.spilled
-        if settings.budget is None and first == following:
+        if (settings.budget is None and first == following) or not self._kind.spills(number):
             return None
         if settings.budget is None:
             log.warning("an earlier --memory left results pending: producing them now, without a memory limit")

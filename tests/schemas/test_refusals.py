@@ -67,8 +67,9 @@ def test_a_refusal_names_both_and_says_why() -> None:
 
 def test_settings_are_refused_among_each_other() -> None:
     """In either order, and without a query."""
-    for settings in ((refusals.MEMORY, refusals.PER_OPERATOR), (refusals.PER_OPERATOR, refusals.MEMORY)):
-        assert refusals.objection(None, *settings).startswith("--memory does not go with --placement per-operator: ")
+    mjoin = refusals.executor("mjoin")
+    for settings in ((refusals.MEMORY, mjoin), (mjoin, refusals.MEMORY)):
+        assert refusals.objection(None, *settings).startswith("--memory does not go with --executor mjoin: ")
     assert not refusals.objection(None, refusals.MEMORY, refusals.PLAN)
 
 

@@ -316,6 +316,39 @@ def test_tables_are_joined_where_their_join_is(topics: Topics, tmp_path: Path, w
 
 
 @pytest.mark.deep
+def test_joins_within_memory_budgets(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """What a task spills is late for the tasks above, through two kills and a plan change; in the end nothing is
+    pending."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(12)
+    options = (*PLACED, "--memory", "8KiB", "--spill", "bottom-up", "--operator-partitions", "2")
+    team = [workers.start(case, *options, "--plan", "(((A B) C) D)") for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    spread(team, 10)
+    reader = Reader(case.bootstrap, case.sink)
+    send(feed, rng, 0, 100)
+    reader.wait_for_count(1)
+    wait_for(
+        lambda: sum(worker.metric("spilled_groups_total") for worker in team) > 0, lambda: team[0].with_log("spills")
+    )
+    team.pop().kill()
+    send(feed, rng, 100, 100)
+    team.append(workers.start(case, *options, "--plan", "(((A B) C) D)"))
+    spread(team, 10)
+    change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "60s")
+    wait_for(lambda: decided(team), lambda: team[0].with_log("a change of plans"))
+    send(feed, rng, 200, 150)
+    code, _, err = change.finish()
+    assert code == 0, err
+    send(feed, rng, 350, 50)
+    team.pop(0).kill()
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    wait_for(lambda: team[0].metric("owed_pairs") == 0, lambda: team[0].with_log("no backlog"))
+    assert team[0].stop() == 0
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("module", "plans", "tasks"),
     [(test_aggregate_faults, ("(T H)", "(H T)"), 6), (test_difference_faults, ("((O P) H)", "((O H) P)"), 5)],

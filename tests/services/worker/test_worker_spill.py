@@ -109,7 +109,7 @@ def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Wo
 @pytest.mark.parametrize(
     ("query", "more", "why"),
     [
-        (SENSORS, {"placement": Placement.PER_OPERATOR}, "--placement per-operator: a join in a task of its own"),
+        (SENSORS, {"placement": Placement.PER_OPERATOR, "jit": True}, "a task that has spilled a tuple cannot"),
     ],
 )
 def test_what_cannot_be_spilled_is_refused(query: str, more: dict[str, object], why: str) -> None:
