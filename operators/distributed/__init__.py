@@ -34,12 +34,12 @@ BY values. A result carries its expiry, so the operator knows when the result di
 **A set difference** is one operator, not one per subtracted stream: between two operators, every coming and going of a
 tuple would travel. Its tasks share the keys by which all streams are subtracted.
 
-**Memory budgets.** A join that has spilled tuples produces some results late, after its watermark has passed them. Beside
-the watermark, the *processed up to* of a channel, blocks carry *complete up to*: no late result that follows has a
-smaller ts (`Engine.complete`). A reader processes up to the first and forgets up to the second. Late results enter its
-spilled state as a part that was joined with nothing yet (`Engine.enter_late`), and its own cleanup passes them on. When
-a record of late results entered is an event of the reader's spill log, so a task that begins again repeats it at the
-same instant. Aggregates take their input in order, so they proceed only up to the second.
+**Memory budgets.** A join that has spilled tuples produces some results late, after its watermark has passed them.
+Beside the watermark, the *processed up to* of a channel, blocks carry *complete up to*: no late result that follows has
+a smaller ts (`Engine.complete`). A reader processes up to the first and forgets up to the second. Late results enter
+its spilled state as a part that was joined with nothing yet (`Engine.enter_late`), and its own cleanup passes them on.
+When a record of late results entered is an event of the reader's spill log, so a task that begins again repeats it at
+the same instant. Aggregates take their input in order, so they proceed only up to the second.
 
 **Not distributed** are ROWS windows: they count all tuples of a stream.
 """
