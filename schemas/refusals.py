@@ -27,7 +27,6 @@ class Feature(StrEnum):
     ROWS_AGGREGATES = "aggregates over [ROWS n]"
     UNBOUNDED = "[UNBOUNDED]"
     TABLES = "reference tables"
-    IDLE = "idle_timeout"
     SHARED_TOPIC = "two streams of one topic"
 
 
@@ -40,7 +39,6 @@ MEMORY_BETWEEN_TASKS = "--memory with --placement per-operator"
 AT_LEAST_ONCE = "--guarantee at-least-once"
 GROUP = "--group"
 PLAN = "--plan"
-IDLE_TIMEOUT = "--idle-timeout"
 SHARED = "a shared operator"
 """The operator in which a group of queries is executed together."""
 
@@ -121,8 +119,6 @@ def _table() -> Iterator[Refusal]:
         for excluded, reason in (
             (Feature.ROWS, "it counts all tuples of a stream, in an order that only one task sees"),
             (Feature.SHARED_TOPIC, "a partition is read by one operator"),
-            (Feature.IDLE, "an operator cannot tell the next one that it waits for nobody"),
-            (IDLE_TIMEOUT, "an operator cannot tell the next one that it waits for nobody"),
         )
     )
     yield Refusal(
@@ -184,7 +180,7 @@ def reasons() -> list[str]:
 
 
 def _code(name: str) -> str:
-    return f"`{name}`" if name.startswith(("-", "[")) or name in (Feature.EXCEPT, Feature.IDLE) else name
+    return f"`{name}`" if name.startswith(("-", "[")) or name == Feature.EXCEPT else name
 
 
 def features(query: Query) -> dict[str, str]:
@@ -198,8 +194,6 @@ def features(query: Query) -> dict[str, str]:
         stream, kind = source.stream, source.window.kind
         if not isinstance(stream, Stream):
             found.setdefault(Feature.TABLES, f"table {stream.name}")
-        elif stream.idle_timeout_ms is not None:
-            found.setdefault(Feature.IDLE, f"idle_timeout of stream {stream.name}")
         if kind == "ROWS":
             found.setdefault(Feature.ROWS, f"[ROWS n] of {source.alias}")
         if source.endless:

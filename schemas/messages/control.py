@@ -267,6 +267,8 @@ class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
         topic, partition: of an internal topic; the message is for the tasks that write to it.
         suspend, resume: signatures, 8 bytes each, little endian (`operators.distributed.kinds`).
         need: event time; the task may still request tuples that have not expired before it.
+        awaited: of a message without requests, the event time up to which the task waits for this partition alone; -1
+            otherwise. A writer whose sources are all silent goes on to it (`services.task.silence`).
     """
 
     topic: str
@@ -274,6 +276,7 @@ class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
     need: int
     suspend: bytes = b""
     resume: bytes = b""
+    awaited: int = -1
 
 
 class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals"):

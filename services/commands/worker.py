@@ -100,8 +100,7 @@ def worker(
         typer.Option(
             envvar="WEIR_PLACEMENT",
             help="fused: all joins of the plan in one task. per-operator: each join in tasks of its own, spread over "
-            "the group's workers; intermediate results travel through topics. Not for ROWS windows and idle "
-            "timeouts.",
+            "the group's workers; intermediate results travel through topics. Not for ROWS windows.",
         ),
     ] = Placement.FUSED,
     operator_partitions: Annotated[

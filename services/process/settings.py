@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas import refusals
+from schemas.query import Query
 from services.process.security import KafkaClients
 
 if TYPE_CHECKING:
@@ -106,9 +107,12 @@ class WorkerSettings:
             refusals.MEMORY: self.budget is not None,
             refusals.MEMORY_BETWEEN_TASKS: distributed and self.budget is not None,
             refusals.PLAN: self.plan is not None,
-            refusals.IDLE_TIMEOUT: self.idle_timeout_ms is not None,
         }
         return tuple(setting for setting, is_given in given.items() if is_given)
+
+    def has_idle_timeout(self, query: Query) -> bool:
+        """Whether a silent stream of the query may stop to hold results back."""
+        return self.idle_timeout_ms is not None or any(s.idle_timeout_ms is not None for s in query.streams())
 
     @property
     def transactional(self) -> bool:

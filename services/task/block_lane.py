@@ -1,8 +1,8 @@
 """Reads one partition of an internal topic for a task: the counterpart of `services.task.lane.InputLane` for blocks.
 
 `services.task.context` makes one `BlockLane` per partition of an internal topic. Blocks hold no late tuples and no dead
-letters: the tasks that read sources decide what is late. Partitions of internal topics never idle; a silent stream
-holds back the streams that are joined with it.
+letters: the tasks that read sources decide what is late. Partitions of internal topics never idle: where sources have
+idle timeouts, the task that reads a silent source follows the others (`services.task.silence`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from services.task.block_lane import BlockLane
 from services.task.feedback import TaskFeedback
 from services.task.lane import InputLane
 from services.task.program import TaskChanges, TaskEngine, TaskProgram
+from services.task.silence import Silence
 from services.task.spec import CompletionCheck, TaskSpec
 from services.task.spill import TaskSpill
 
@@ -39,6 +40,7 @@ class TaskContext:
         store: the table of snapshots; None for a worker without a state directory.
         feedback: of an operator that takes part in feedback; None otherwise.
         spill: the task's spilled state; None without a memory budget and without pending results.
+        silence: of a distributed operator with idle timeouts; None otherwise.
         trim: deletes records of internal topics before the given offsets, once the sink's transactions are complete
             (`services.delivery.sink.Sink.completion_check`); None to delete nothing.
         rejected: late and dead-letter records of the open epoch.
@@ -58,6 +60,7 @@ class TaskContext:
     metrics: TaskMetrics
     feedback: TaskFeedback | None = None
     spill: TaskSpill | None = None
+    silence: Silence | None = None
     trim: Callable[[CompletionCheck, Mapping[Lane, int]], None] | None = None
     rejected: RejectedRecords = field(init=False)
     step: str = field(init=False, default="beginning")

@@ -115,7 +115,10 @@ class EpochLoop:
         context, committer, engine = self._context, self._committer, self._context.engine
         now = time.monotonic()
         self._look(now)
-        cut = context.changes.limit(engine.watermark(), now)
+        watermark = engine.watermark()
+        if context.silence is not None:
+            watermark = context.silence.watermark(watermark)
+        cut = context.changes.limit(watermark, now)
         has_results = answering = False
         if context.feedback is not None:
             context.feedback.serve(cut, now)
@@ -137,6 +140,8 @@ class EpochLoop:
             committer.deliver(commit=due or context.changes.must_commit or context.spec.settings.transactional)
         if context.feedback is not None:
             context.feedback.send_requests(now)
+        if context.silence is not None:
+            context.silence.tell(engine, now)
         if context.spill is not None and not final:
             context.step = "producing pending results"
             context.spill.clean_up_between_epochs(time.monotonic())

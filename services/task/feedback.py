@@ -135,6 +135,8 @@ class TaskFeedback:
                 request = self._inbox.get_nowait()
             except queue.Empty:
                 return
+            if request.awaited >= 0:
+                continue  # for `services.task.silence`
             suspend, resume = _signatures(request.suspend), _signatures(request.resume)
             self.operator_feedback.ask(request.topic, request.partition, suspend, resume, request.need)
 

@@ -25,6 +25,7 @@ from services.recovery.starting_point import Committed
 from services.task.context import make_lanes, partitions_of
 from services.task.feedback import TaskFeedback
 from services.task.notices import read_back
+from services.task.silence import Silence
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.spill import TaskSpill
 from services.worker.task_kind import TaskKind, TaskParts, TaskStart
@@ -121,7 +122,10 @@ class OperatorTasks(TaskKind):
             publish(as_query_statistics(found, part.operator, self._whole.query, self._plan), version)
 
         program = QueryProgram(spec, engine, migrations, recovery.cut, publish_as_query)
-        return TaskParts(lanes, program, migrations, spill, feedback)
+        silence = None
+        if self._feedback is not None and spec.settings.has_idle_timeout(self._whole.query):
+            silence = Silence(part, lanes, self._feedback)
+        return TaskParts(lanes, program, migrations, spill, feedback, silence)
 
     def _task_feedback(self, part: Part, start: TaskStart) -> TaskFeedback | None:
         """The feedback of a task; None if it exchanges none."""

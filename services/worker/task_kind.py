@@ -20,6 +20,7 @@ from services.task.block_lane import BlockLane
 from services.task.feedback import TaskFeedback
 from services.task.lane import InputLane
 from services.task.program import TaskChanges, TaskProgram
+from services.task.silence import Silence
 from services.task.spec import TaskSpec
 from services.task.spill import SpillStart, TaskSpill
 
@@ -56,6 +57,7 @@ class TaskParts:
     changes: TaskChanges
     spill: TaskSpill | None = None
     feedback: TaskFeedback | None = None
+    silence: Silence | None = None
 
 
 class TaskKind(ABC):

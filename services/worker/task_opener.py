@@ -178,6 +178,7 @@ class TaskOpener:
                 metrics,
                 parts.feedback,
                 parts.spill,
+                parts.silence,
                 self._trim,
             )
             task = Task(context, give_up, changed, ended)

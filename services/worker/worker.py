@@ -394,7 +394,8 @@ class Worker:
 
     def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
         """Start to read the feedback topic of a distributed query; None if there is none."""
-        if self._versions is None or self._control is None or not self._settings.jit:
+        wanted = self._settings.jit or self._settings.has_idle_timeout(self._query)
+        if self._versions is None or self._control is None or not wanted:
             return None
         topic = self._admin.feedback(active.group, self._settings.replication)
         name = f"{self._settings.client_id}-{active.group}"

@@ -20,8 +20,6 @@ STREAMS = """
 CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', format = 'json', timestamp = 'at');
 CREATE STREAM b (k BIGINT, at TIMESTAMP) WITH (topic = 'tb', format = 'json', timestamp = 'at');
 CREATE STREAM twin (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', format = 'json', timestamp = 'at');
-CREATE STREAM quiet (k BIGINT, at TIMESTAMP)
-  WITH (topic = 'tq', format = 'json', timestamp = 'at', idle_timeout = '1s');
 CREATE TABLE t (k BIGINT) WITH (path = 't.csv', format = 'csv');
 """
 
@@ -33,7 +31,6 @@ QUERIES = {
     Feature.ROWS: JOIN.replace("B [RANGE 1 SECOND]", "B [ROWS 5]"),
     Feature.UNBOUNDED: JOIN.replace("B [RANGE 1 SECOND]", "B [UNBOUNDED]"),
     Feature.TABLES: "SELECT A.k FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k",
-    Feature.IDLE: JOIN.replace("b B", "quiet B"),
     Feature.SHARED_TOPIC: JOIN.replace("b B", "twin B"),
 }
 

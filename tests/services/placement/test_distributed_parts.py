@@ -70,8 +70,6 @@ def test_settings_that_operators_cannot_keep_are_refused() -> None:
     refusals.check(query(), *own.refusable())
     for bound, settings, why in (
         (query(), replace(own, guarantee=Guarantee.AT_LEAST_ONCE, jit=True), "at-least-once: a task must know"),
-        (query(), replace(own, idle_timeout_ms=5), "--idle-timeout: an operator"),
-        (query(more=", idle_timeout = '1 SECOND'"), own, "idle_timeout of stream c: an operator"),
     ):
         with pytest.raises(UsageError, match=f"{why}.*(placement fused|omit --jit)"):
             refusals.check(bound, *settings.refusable())

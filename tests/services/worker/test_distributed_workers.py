@@ -315,6 +315,35 @@ def test_tables_are_joined_where_their_join_is(topics: Topics, tmp_path: Path, w
     assert team[0].stop() == 0
 
 
+def test_silent_sources_hold_no_results_back(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Two sources of the lower joins fall silent, and the joins above go on; what then comes too late is a late
+    tuple."""
+    text = FOUR.replace("disorder = '50", "idle_timeout = '300 MILLISECONDS', disorder = '50")
+    case = Case.make(topics, tmp_path, re.sub(r"RANGE \d+ MILLISECONDS", "RANGE 3 SECONDS", text))
+    feed, rng = Feed(case), random.Random(13)
+    worker = workers.start(case, *PLACED, "--plan", "(((A B) C) D)").wait_running(range(3))
+    for i in range(30):
+        at = BASE + 10 * i
+        feed.send("a", [{"k": i % 4, "x": 0, "note": "", "at": at}])
+        feed.send("b", [{"k": i % 4, "y": i % 3, "at": at}])
+    for i in range(100):
+        at = BASE + 300 + 10 * i
+        feed.send("c", [{"y": rng.randrange(3), "v": 2.0, "at": at}])
+        feed.send("d", [{"k": rng.randrange(4), "w": 5, "at": at}])
+    feed.flush()
+    reader = Reader(case.bootstrap, case.sink)
+    last = BASE + 300 + 10 * 99 - 50
+    wait_for(
+        lambda: any(row["_ts"] >= last - 20 for row in reader.rows()), lambda: worker.with_log("results of the others")
+    )
+    feed.raw("a", orjson.dumps({"k": 0, "x": 0, "note": "too late", "at": BASE + 310}), 0)
+    feed.flush()
+    wait_for(lambda: letters(case, "late"), lambda: worker.with_log("a late tuple"))
+    feed.finish(CLOSING)
+    assert_exact(case, reader, worker)
+    assert worker.stop() == 0
+
+
 @pytest.mark.deep
 def test_joins_within_memory_budgets(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """What a task spills is late for the tasks above, through two kills and a plan change; in the end nothing is
