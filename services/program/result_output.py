@@ -65,16 +65,19 @@ class SinkEncoder:
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """Encode in pieces of bounded size."""
-        if results is not None and len(results) and int(results.ts[0]) < self._since:
-            results = results.slice(int(np.searchsorted(results.ts, self._since)), len(results))
         if results is None or len(results) == 0:
             return [], []
-        results = results if self._finish is None else self._finish(results)
-        return [(self._topic, piece) for piece in pieces(results, self._keys)], []
+        return [(self._topic, piece) for piece in pieces(self._finished(results), self._keys)], []
+
+    def _finished(self, results: Batch) -> Batch:
+        """The query's results, without those that belong to a former plan."""
+        if len(results) and int(results.ts[0]) < self._since:
+            results = results.slice(int(np.searchsorted(results.ts, self._since)), len(results))
+        return results if self._finish is None else self._finish(results)
 
     def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
         """Encode them marked as late; emissions of aggregates are not, since they are final."""
-        late = [batch if self._finish is None else self._finish(batch) for batch in batches]
+        late = [self._finished(batch) for batch in batches]
         if self._keys is not None:
             return [(self._topic, piece) for batch in late for piece in pieces(batch, self._keys)]
         return late_results(self._topic, late)
