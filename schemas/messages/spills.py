@@ -45,19 +45,27 @@ class SpillEvent(msgspec.Struct, frozen=True, array_like=True):
     settled: int = 0
 
 
-class SpillRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class SpillRecord(msgspec.Struct, frozen=True):
     """A message of the log.
 
     Attributes:
         groups: how many groups each join has.
         plan: the plan that the task runs after the events; empty in messages of a Weir that did not write it.
-        writer: the incarnation that wrote it without a transaction; empty if it was written in one.
     """
 
     v: int
     groups: int
     events: tuple[SpillEvent, ...]
     plan: str = ""
+
+
+class WrittenRecord(SpillRecord, frozen=True):
+    """A message of the second version.
+
+    Attributes:
+        writer: the incarnation that wrote it without a transaction; empty if it was written in one.
+    """
+
     writer: str = ""
 
 
@@ -67,19 +75,19 @@ class _Head(msgspec.Struct, frozen=True):
 
 _ENCODER = msgspec.json.Encoder()
 _HEAD = msgspec.json.Decoder(_Head)
-_DECODER = msgspec.json.Decoder(SpillRecord)
+_DECODER = msgspec.json.Decoder(WrittenRecord)
 
 
 def encode_events(events: Iterable[SpillEvent], groups: int, plan: str, writer: str = "") -> bytes:
-    """Encode events as a message; see `SpillRecord`."""
+    """Encode events as a message; see `WrittenRecord`."""
     events = tuple(events)
     new = writer or any(event.kind == "late" for event in events)
-    return _ENCODER.encode(
-        SpillRecord(EVENTS_VERSION if new else TRANSACTIONAL_VERSION, groups, events, plan, writer)
-    )
+    if new:
+        return _ENCODER.encode(WrittenRecord(EVENTS_VERSION, groups, events, plan, writer))
+    return _ENCODER.encode(SpillRecord(TRANSACTIONAL_VERSION, groups, events, plan))
 
 
-def decode_events(raw: bytes, groups: int, place: str) -> SpillRecord:
+def decode_events(raw: bytes, groups: int, place: str) -> WrittenRecord:
     """Decode a message.
 
     Args:

@@ -42,7 +42,7 @@ class LogRecord:
 
     Attributes:
         number: its position in the log, which is its key.
-        plan, writer: see `SpillRecord`.
+        plan, writer: see `WrittenRecord`.
         offset: where Kafka has stored it; UNKNOWN before Kafka's confirmation.
     """
 
@@ -64,7 +64,7 @@ class SpillLog:
         groups: partition groups per join.
         known: records of earlier incarnations, in order.
         next_number: number of the next record.
-        writer: of the records to write; see `SpillRecord`.
+        writer: of the records to write; see `WrittenRecord`.
 
     Attributes:
         lane: the partition of the spill topic.
@@ -151,7 +151,7 @@ def read_log(
         span: the record numbers in the commit; see `SpillLog.span`.
         marked: an offset behind everything that the task has written (`services.delivery.sink.Sink.mark_end`).
         former: the incarnation that made the commit.
-        writer: of the records to write; see `SpillRecord`.
+        writer: of the records to write; see `WrittenRecord`.
 
     Raises:
         BrokerError: Kafka does not answer.
