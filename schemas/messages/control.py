@@ -9,8 +9,8 @@ Four kinds of topics, each with one partition:
   kept for minutes. Counters start at 0 with each incarnation of a task (`life`): differences make sense within one
   incarnation only. `PartitionTotals` report to tasks what was produced from partition groups that they store
   (`operators.spill.exchange`).
-- `<group>.feedback`: a `Demanded` from a task to the tasks that write to one of its partitions, kept for minutes. It is
-  a request; writers announce in band what they do about it (`schemas.codecs.notice`).
+- `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, kept
+  for minutes. A `Demanded` is a request; writers announce in band what they do about it (`schemas.codecs.notice`).
 - `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops the query. A group of queries has a
   `RegisteredGroup` under `GROUP/`, and its queries under `GROUP/NAME`.
 - `<group>.members`: a `MemberRecord` under `TASK/NAME` for each query of a group, compacted: from when until when a
@@ -267,8 +267,6 @@ class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
         topic, partition: of an internal topic; the message is for the tasks that write to it.
         suspend, resume: signatures, 8 bytes each, little endian (`operators.distributed.kinds`).
         need: event time; the task may still request tuples that have not expired before it.
-        awaited: of a message without requests, the event time up to which the task waits for this partition alone; -1
-            otherwise. A writer whose sources are all silent goes on to it (`services.task.silence`).
     """
 
     topic: str
@@ -276,7 +274,19 @@ class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
     need: int
     suspend: bytes = b""
     resume: bytes = b""
-    awaited: int = -1
+
+
+class Awaited(_Message, frozen=True, kw_only=True, tag="awaited"):
+    """How far a task could advance if it did not wait for one of its partitions (`services.task.silence`).
+
+    Attributes:
+        topic, partition: of an internal topic; the message is for the tasks that write to it.
+        until: event time.
+    """
+
+    topic: str
+    partition: int
+    until: int
 
 
 class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals"):
@@ -305,7 +315,14 @@ class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals
 
 BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started | Done
 ControlMessage = (
-    BarrierMessage | TaskStatistics | RegisteredQuery | RegisteredGroup | MemberRecord | Demanded | PartitionTotals
+    BarrierMessage
+    | TaskStatistics
+    | RegisteredQuery
+    | RegisteredGroup
+    | MemberRecord
+    | Demanded
+    | Awaited
+    | PartitionTotals
 )
 
 

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas.errors import BrokerError, NewerFormatError, StateError
 from schemas.messages.control import (
+    Awaited,
     BarrierMessage,
     ControlMessage,
     Demanded,
@@ -95,7 +96,7 @@ class ControlLog:
         for message in messages:
             self._send(self._topic, message)
 
-    def publish(self, topic: str, key: str, message: TaskStatistics | RegisteredQuery | Demanded) -> None:
+    def publish(self, topic: str, key: str, message: TaskStatistics | RegisteredQuery | Demanded | Awaited) -> None:
         """Queue a message for the first partition of another topic."""
         self._send(topic, message, key.encode())
 
@@ -238,7 +239,7 @@ class ControlLog:
             except StateError as damaged:
                 self._log.warning("control message passed over", reason=str(damaged))
                 continue
-            if not isinstance(decoded, TaskStatistics | RegisteredQuery | Demanded):
+            if not isinstance(decoded, TaskStatistics | RegisteredQuery | Demanded | Awaited):
                 self._barrier.apply(decoded)
                 changed = True
         with self._updated:

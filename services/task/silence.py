@@ -2,7 +2,7 @@
 
 With an idle timeout, a silent source does not hold its task's watermark back. In a distributed plan the task above
 would still wait for the operator that reads the source. So a task that waits for one of its inputs alone tells the
-tasks that write it how far it could go (`Demanded.awaited`). An operator whose sources are all silent advances to what
+tasks that write it how far it could go (`Awaited`). An operator whose sources are all silent advances to what
 all of its readers await, or passes it on to the operators below. From then on older tuples of these sources are late,
 there as in a fused query: the operator that reads a source decides, and before any of its readers goes on.
 
@@ -16,7 +16,7 @@ import contextlib
 import queue
 from collections.abc import Mapping
 
-from schemas.messages.control import Demanded
+from schemas.messages.control import Awaited
 from services.control.feedback_log import FeedbackLog, Inbox
 from services.kafka.topics import Lane
 from services.placement.distributed import Part
@@ -56,8 +56,8 @@ class Silence:
             while True:
                 message = self._inbox.get_nowait()
                 lane = message.topic, message.partition
-                if lane in self._awaited:
-                    self._awaited[lane] = max(self._awaited[lane], message.awaited)
+                if isinstance(message, Awaited) and lane in self._awaited:
+                    self._awaited[lane] = max(self._awaited[lane], message.until)
         silent = all(isinstance(lane, InputLane) and lane.idle for lane in self._lanes.values())
         return max(watermark, self._wanted()) if silent else watermark
 
@@ -77,4 +77,4 @@ class Silence:
             if due and could > lane.watermark(engine):
                 self._told[key] = now, could
                 topic, partition = key
-                self._link.send(Demanded(topic=topic, partition=partition, need=UNKNOWN, awaited=could))
+                self._link.send(Awaited(topic=topic, partition=partition, until=could))
