@@ -114,12 +114,11 @@ def _table() -> Iterator[Refusal]:
         "a task that has spilled a tuple cannot withhold it",
         "omit --jit or --memory",
     )
-    yield from (
-        Refusal(PER_OPERATOR, excluded, reason, "use --placement fused")
-        for excluded, reason in (
-            (Feature.ROWS, "it counts all tuples of a stream, in an order that only one task sees"),
-            (Feature.SHARED_TOPIC, "a partition is read by one operator"),
-        )
+    yield Refusal(
+        MEMORY_BETWEEN_TASKS,
+        Feature.ROWS,
+        "spilled tuples would stay on disk, since no join knows when they leave their windows",
+        "omit --memory, or use --placement fused",
     )
     yield Refusal(
         FEEDBACK_BETWEEN_TASKS,

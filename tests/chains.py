@@ -19,6 +19,7 @@ from operators.distributed.decompose import DistributedOperator, OperatorInput, 
 from operators.distributed.edge_reader import EdgeReader
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
 from operators.distributed.feedback import DistributedFeedback, has_feedback
+from operators.distributed.intake import SourceIntake
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
 from operators.plan.plan import Join, Plan
@@ -87,6 +88,7 @@ class Task:
         self.late: list[Row] = []
         self.repeated = 0
         self.cut = 0
+        self.numbers: tuple[int, ...] = ()
         self.over = False
         self.committed = {self._lane(given, p): 0 for given, p in self.lanes}
         self.points = {lane: [ReplayPoint(0, NEVER)] * self._channels(given) for given, p, lane in self._each()}
@@ -109,16 +111,21 @@ class Task:
             numbers = [p] if given.edge is None else list(range(given.edge.channels))
             partitions.setdefault(given.stream.name, []).extend(numbers)
         self.feedback = DistributedFeedback(self.operator, self.number) if has_feedback(self.operator) else None
-        self.engine = Engine(
-            self.operator.query,
-            plan=self.operator.plan,
-            tables=self.tables,
-            partitions=partitions,
-            feedback=False if self.feedback is None else self.feedback.of,
-            kept=() if self.feedback is None else self.feedback.columns_kept,
-            budget=self.budget,
-            blocks=None if self.budget is None else MemoryBlocks(),
-        )
+        self.engine: Any
+        if self.operator.is_intake:
+            self.engine = SourceIntake(self.operator.query, partitions, self.cut, self.numbers)
+        else:
+            self.engine = Engine(
+                self.operator.query,
+                plan=self.operator.plan,
+                tables=self.tables,
+                partitions=partitions,
+                feedback=False if self.feedback is None else self.feedback.of,
+                kept=() if self.feedback is None else self.feedback.columns_kept,
+                numbered=self.operator.numbered,
+                budget=self.budget,
+                blocks=None if self.budget is None else MemoryBlocks(),
+            )
         if self.budget is not None:
             self.engine.play_spills(self.events, self.cut)
         self.start, self.at = dict(self.points), {}
@@ -135,6 +142,8 @@ class Task:
     def commit(self) -> None:
         """Record all positions, and the offsets from which a restart must read again for its windows."""
         self.cut, self.committed = self.engine.cut, dict(self.at)
+        if self.operator.is_intake:
+            self.numbers = self.engine.numbers
         if self.budget is not None:
             needed = self.engine.spills_needed_from() if self.operator.streams else -1
             self.events = [one for one in [*self.events, *self.engine.spill_events()] if one.at > needed]
@@ -215,8 +224,12 @@ class Task:
         if self.finish is not None:
             self.results += to_rows(self.finish(results))
         for route in self.routes if moved else ():
+            batch = results
+            if self.operator.is_intake:
+                stream = self.operator.query.source(route.edge.aliases[0]).stream.name
+                batch = results[stream] if stream in results else self.engine.nothing(stream)
             complete = None if self.budget is None else self.engine.complete
-            for partition, raw, _ in route.blocks(results, self.engine.cut, complete=complete):
+            for partition, raw, _ in route.blocks(batch, self.engine.cut, complete=complete):
                 self.append(route.edge.topic, partition, raw)
                 if self.feedback is not None:
                     self.feedback.written(partition, len(raw))
@@ -331,7 +344,8 @@ class Chain:
             for request in undelivered:
                 self.deliver(request)
             for task in reversed(self.tasks):
-                task.engine.clean()
+                if not task.operator.is_intake:
+                    task.engine.clean()
                 self.turn(task, 1_000_000)
             same = before == [(dict(task.at), task.engine.cut, task.engine.complete) for task in self.tasks]
             unchanged = unchanged + 1 if same else 0

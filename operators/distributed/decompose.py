@@ -1,6 +1,6 @@
 """Decomposes a query's plan into operators: what each operator computes, and what travels between them.
 
-`services.control.plan_versions` calls `decompose`. Workers check a plan by `check_distributable` before they start.
+`services.control.plan_versions` calls `decompose`.
 
 The sub-query of an operator has one source per input. A source of the query that is read directly keeps its stream,
 with one more column for the tuple's position in its log. A table is an input of the join that reads it, with one more
@@ -16,11 +16,16 @@ follow from others.
 
 **A set difference** is one operator that reads all sources. Its tasks share the keys that every subtracted stream is
 compared by; without such a key there is one task.
+
+**ROWS windows** of joins become predicates over columns that an intake of all streams computes
+(`operators.distributed.rows_windows`). Aggregates and set differences need to know when each tuple leaves its window,
+even if nothing joins it. With ROWS windows, such a query is one operator.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,11 +33,13 @@ import numpy as np
 
 from operators.data.tuples import FOREVER
 from operators.distributed.kinds import MAX_KINDS, EdgeKind, own_kinds, passed_on
+from operators.distributed.rows_windows import counted_windows, horizon_column, with_horizons
+from operators.engine.numbered import NumberColumn
 from operators.feedback.watch import suppressed_side
 from operators.plan.equalities import EqualityClass, equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import Operand, conjuncts, constants, join_condition, selections
-from operators.state.sources import life_of
+from operators.state.sources import HORIZON, life_of
 from schemas import refusals
 from schemas.codecs.encode import key_names
 from schemas.columns import Batch, Column
@@ -153,7 +160,7 @@ class DistributedOperator:
     """One operator of a distributed plan.
 
     Attributes:
-        name: Its part of the plan: the sub-plan, the stream that an intake reads, or AGGREGATES.
+        name: Its part of the plan: the sub-plan, the streams that an intake reads, or AGGREGATES.
         query: The sub-query that it computes. Its outputs are the columns that travel, named by `output_name`. The top
             operator has the query's own outputs, then the `ranks` columns.
         plan: The plan of the sub-query.
@@ -166,6 +173,7 @@ class DistributedOperator:
             and beyond them for the changes that follow when the tuple dies.
         columns: For a join, the name in the sub-query of each column of the query.
         keys: For aggregates, the names of a group's values in the keys of results; else None.
+        numbered: By stream, the columns with horizons of a join's inputs, for ROWS windows.
     """
 
     name: str
@@ -179,6 +187,12 @@ class DistributedOperator:
     kept: tuple[tuple[str, int], ...] = ()
     columns: Mapping[ColumnRef, ColumnRef] = field(default_factory=dict, hash=False, compare=False)
     keys: tuple[str, ...] | None = None
+    numbered: Mapping[str, tuple[NumberColumn, ...]] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def is_intake(self) -> bool:
+        """Whether it only passes sources on (`operators.distributed.intake`)."""
+        return isinstance(self.plan, Leaf) and bool(self.outputs) and self.inputs[0].edge is None
 
     @property
     def streams(self) -> tuple[OperatorInput, ...]:
@@ -261,7 +275,9 @@ class _Decomposition:
         prefix: str,
         feedback: bool,
     ) -> None:
-        self.query = query
+        self.original = query
+        self.counted = counted_windows(query)
+        self.query = query = with_horizons(query)
         self.prefix = prefix
         self.plan = plan
         self.forward = bool(query.partition_by)
@@ -289,12 +305,19 @@ class _Decomposition:
             for side in self.sides[node]:
                 if isinstance(side, Leaf) and not query.source(side.alias).is_table:
                     readers.setdefault(self._stream(side.alias).name, set()).add(node)
-        self.intakes = [
+        topics = Counter(stream.topic for stream in query.streams())
+        self.taken_in = [
             stream
             for stream in query.streams()
-            if len(readers[stream.name]) > 1
+            if self.counted
+            or topics[stream.topic] > 1
+            or len(readers[stream.name]) > 1
             or any(self.tasks[node] > 1 and not self.forward for node in readers[stream.name])
         ]
+        together: dict[str, list[Stream]] = {}
+        for stream in self.taken_in:
+            together.setdefault("" if self.counted else stream.topic, []).append(stream)
+        self.intakes = [tuple(streams) for streams in together.values()]
 
     def _stream(self, alias: str) -> Stream:
         stream = self.query.source(alias).stream
@@ -373,6 +396,9 @@ class _Decomposition:
             if len(aliases) > 1:
                 found[ColumnRef(alias, "_ts", Type.TIMESTAMP)] = None
             found[ColumnRef(alias, POSITION, Type.BIGINT)] = None
+            if self.original.source(alias).window.kind == "ROWS":
+                # Also where nothing compares it any more: states are purged by it.
+                found[horizon_column(alias, self.query.source(alias).stream.name)] = None
         above = [join for join in self.joins if aliases < frozenset(join.aliases)]
         exprs = [expr for join in above for expr in self.predicates_at[join]]
         for expr in (*exprs, *self.query.read_of_results()):
@@ -384,9 +410,11 @@ class _Decomposition:
     # --- Operators ----------------------------------------------------------------------------------
 
     def operators(self) -> tuple[DistributedOperator, ...]:
+        if self.counted and (self.query.subtracted or self.query.aggregation is not None):
+            return (self._whole(),)
         joins: list[DistributedOperator] = []
         edges: dict[Plan, Edge] = {}
-        intake_edges: dict[str, list[Edge]] = {stream.name: [] for stream in self.intakes}
+        intake_edges: dict[str, list[Edge]] = {stream.name: [] for stream in self.taken_in}
         for number, node in enumerate(self.joins):
             inputs = tuple(self._input(node, side, edges, intake_edges) for side in self.sides[node])
             outputs: tuple[Edge, ...] = ()
@@ -396,7 +424,10 @@ class _Decomposition:
             elif self.query.aggregation is not None:
                 outputs = (self._edge_to_aggregates(self._topic(number + 1, node.aliases), node),)
             joins.append(self._join(node, inputs, outputs))
-        intakes = [self._intake(stream, tuple(intake_edges[stream.name])) for stream in self.intakes]
+        intakes = [
+            self._intake(streams, tuple(edge for stream in streams for edge in intake_edges[stream.name]))
+            for streams in self.intakes
+        ]
         above = [self._aggregates(joins[-1].outputs[0])] if self.query.aggregation is not None else []
         return (*above, *reversed(joins), *intakes)
 
@@ -408,9 +439,9 @@ class _Decomposition:
             if isinstance(source.stream, Table):
                 return _with_position(source.stream)
             stream = source.stream
-            if stream not in self.intakes:
+            if stream not in self.taken_in:
                 return _with_position(stream)
-            number = len(self.joins) + 1 + self.intakes.index(stream)
+            number = len(self.joins) + 1 + self.taken_in.index(stream)
             topic = self._topic(number, (side.alias,))
             edge = self._edge(topic, side, self.split if self.forward else 1)
             edge = replace(edge, predicates=selections(self.query, side.alias))
@@ -531,7 +562,20 @@ class _Decomposition:
             ranks,
             self._kept(inputs),
             renamed,
+            numbered={given.stream.name: self._numbered(given.edge) for given in inputs if given.edge is not None}
+            if self.counted
+            else {},
         )
+
+    def _numbered(self, edge: Edge) -> tuple[NumberColumn, ...]:
+        """Return the columns of an edge that have horizons."""
+        found = []
+        for number, column in enumerate(edge.columns):
+            if column.name.startswith(HORIZON):
+                source, counted = self.original.source(column.alias), column.name.removeprefix(HORIZON)
+                own = source.window.kind == "ROWS" and source.stream.name == counted
+                found.append(NumberColumn(f"c{number}", counted, source.window.size if own else None))
+        return tuple(found)
 
     def _subtractions(
         self, names: Sequence[str], inputs: Sequence[OperatorInput], renamed: Mapping[ColumnRef, ColumnRef]
@@ -594,24 +638,45 @@ class _Decomposition:
                 lives[source.stream.name] = max(lives.get(source.stream.name, 0), life_of(source) + self.beyond)
         return tuple(lives.items())
 
-    def _intake(self, stream: Stream, outputs: tuple[Edge, ...]) -> DistributedOperator:
-        """Return the operator that reads a stream once for all its aliases. Each alias's selections apply when tuples
+    def _intake(self, streams: Sequence[Stream], outputs: tuple[Edge, ...]) -> DistributedOperator:
+        """Return the operator that reads streams once for all their aliases. Each alias's selections apply when tuples
         are sent."""
-        given = _with_position(stream)
+        inputs = {stream.name: _with_position(stream) for stream in streams}
         wanted: dict[str, Output] = {}
         for edge in outputs:
-            read = [*edge.columns, *(c for expr in edge.predicates for c in columns_of(expr))]
-            for column in read:
+            given = inputs[self.query.source(edge.aliases[0]).stream.name]
+            for column in (*edge.columns, *(c for expr in edge.predicates for c in columns_of(expr))):
                 if column.name != "_ts":
                     name = given.position if column.name == POSITION else column.name
-                    wanted.setdefault(
-                        output_name(column), Output(output_name(column), ColumnRef(stream.name, name, column.type))
-                    )
-        source = Source(stream.name, given.stream, Window("RANGE", 0))
-        sub = Query(self.query.name, self.query.sink, (source,), (), tuple(wanted.values()))
+                    expr = ColumnRef(column.alias, name, column.type)
+                    wanted.setdefault(output_name(column), Output(output_name(column), expr))
+        sources = tuple(
+            Source(source.alias, inputs[source.stream.name].stream, self._read_back(source))
+            for source in self.original.sources
+            if source.stream.name in inputs
+        )
+        name = ", ".join(inputs)
+        sub = Query(self.query.name, self.query.sink, sources, (), tuple(wanted.values()))
         tasks = self.split if self.forward else 1
-        plan, kept = Leaf(stream.name), self._kept((given,))
-        return DistributedOperator(stream.name, sub, plan, tasks, self.forward, (given,), outputs, kept=kept)
+        return DistributedOperator(name, sub, Leaf(name), tasks, self.forward, tuple(inputs.values()), outputs)
+
+    def _read_back(self, source: Source) -> Window:
+        """Return how far an intake must read back for the operators that read a source from it."""
+        life = life_of(source)
+        if source.window.kind == "ROWS" or life >= FOREVER:
+            return source.window
+        return Window("RANGE", life + self.beyond)
+
+    def _whole(self) -> DistributedOperator:
+        """Return the operator that executes the whole query."""
+        query = self.original
+        inputs = {source.stream.name: _with_position(source.stream) for source in query.sources}
+        sources = tuple(replace(source, stream=inputs[source.stream.name].source) for source in query.sources)
+        tasks = self.split if self.forward else 1
+        given = tuple(inputs.values())
+        keys = None if query.aggregation is None else key_names(query)
+        whole = replace(query, sources=sources)
+        return DistributedOperator(str(self.plan), whole, self.plan, tasks, self.forward, given, (), keys=keys)
 
 
 def _with_position(source: Stream | Table) -> OperatorInput:

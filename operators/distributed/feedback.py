@@ -85,6 +85,7 @@ class DistributedFeedback:
         engine.on_push = self._observe
         if self.producer_end is not None:
             engine.hold = self.producer_end.hold
+            engine.kept_back = self.producer_end.kept
         return self
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import replace
 from operators.data.statistics import EngineStatistics, OperatorStatistics, SourceStatistics
 from operators.distributed.decompose import DistributedOperator
 from operators.plan.equalities import equality_classes
-from operators.plan.plan import Join, Leaf, Plan, postorder
+from operators.plan.plan import Join, Plan, postorder
 from operators.plan.predicates import join_condition
 from schemas.query import Query, Stream
 
@@ -23,7 +23,8 @@ def as_query_statistics(
     """Return the statistics of a task of `operator`, a part of `plan`, as those of a task of the query."""
     own = found.operators[0] if isinstance(operator.plan, Join) and found.operators else None
     last = not operator.outputs
-    whole = bool(query.subtracted) and own is not None  # a set difference is one operator
+    # A set difference is one operator, and a query that is one operator keeps its columns' names.
+    whole = own is not None and (bool(query.subtracted) or not operator.columns)
     return replace(
         found,
         plan=str(plan),
@@ -63,8 +64,8 @@ def _source(
     if not isinstance(stream, Stream):
         return nothing
     here = {source.alias: source for source in found.sources}
-    if isinstance(operator.plan, Leaf):
-        one = here.get(stream.name) if operator.name == stream.name else None
+    if operator.is_intake:
+        one = here.get(stream.name)
         return nothing if one is None else replace(nothing, input_tuples=one.input_tuples)
     one = here.get(alias)
     if one is None:

@@ -20,8 +20,10 @@ from operators.data.watermark import END
 from operators.difference.pipeline import change_kinds
 from operators.engine.executors import executor_of
 from operators.engine.intake import Intake, IntakeMethods, LateRows
+from operators.engine.numbered import NumberColumn, NumberedWindows
 from operators.engine.selection import SourceSelection
 from operators.engine.selectivity import measure_links
+from operators.feedback.blacklist import Blacklist
 from operators.feedback.feedback import Feedback, feedback_of
 from operators.feedback.watch import BLOOM
 from operators.join.executor import Executor
@@ -72,6 +74,8 @@ class Engine(IntakeMethods):
             changes no result. Or a function that makes the part in feedback between distributed operators
             (`operators.distributed.feedback`) of the executor and of this engine, which is ready but for it.
         kept: columns to store that only `feedback` reads.
+        numbered: by stream, its columns with horizons, where another operator has counted the tuples of ROWS windows.
+            They are stored. For a plan of one join.
         detector: how tuples that are not demanded are detected in nested loops, one of
             `operators.feedback.watch.DETECTORS`.
         budget: a memory budget for the states. State beyond it is spilled as blocks, and its results are pending until
@@ -88,6 +92,7 @@ class Engine(IntakeMethods):
         hold: tuples that had not expired before this event time are kept, even if the task has passed it; END for no
             such limit.
         on_push: called with the stream and the batch of all tuples taken in; None for no call.
+        kept_back: tuples that feedback between distributed operators keeps back from the states.
         durable: True if `checkpoint` will be called: source tuples that leave memory are kept for it until then.
     """
 
@@ -103,6 +108,7 @@ class Engine(IntakeMethods):
         hashed: bool = True,
         feedback: bool | Callable[[Executor, Engine], Feedback] = False,
         kept: Sequence[ColumnRef] = (),
+        numbered: Mapping[str, Sequence[NumberColumn]] | None = None,
         detector: str = BLOOM,
         budget: MemoryBudget | None = None,
         blocks: BlockStore | None = None,
@@ -114,12 +120,20 @@ class Engine(IntakeMethods):
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
         groups = PARTITION_GROUPS if budget is None else budget.groups
-        self._sources = Sources(query, hashed=hashed, kept=kept, partition_groups=groups)
+        numbered = numbered or {}
+        columns = (
+            ColumnRef(source.alias, column.name, Type.BIGINT)
+            for source in query.sources
+            for column in numbered.get(source.stream.name, ())
+        )
+        self._sources = Sources(query, hashed=hashed, kept=[*kept, *columns], partition_groups=groups)
+        self._numbered = NumberedWindows(self._sources, numbered) if numbered else None
         self.executor = executor
         self._clock = clock
         self.load = 0.0
         self.hold = END
         self.on_push: Callable[[str, Batch], None] | None = None
+        self.kept_back: Sequence[Blacklist] = ()
         self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
         self._feeds = feedback is True
         self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
@@ -384,6 +398,8 @@ class Engine(IntakeMethods):
         else:
             self._aggregator.enter(found, self._sources)
         self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
+        if self._numbered is not None:
+            self._numbered.note(batches, cut)
         self._purge(cut)
         if self._aggregator is not None and self._spills is not None and not known:
             out = self._aggregator.emit(self._spills.hold(cut))
@@ -391,6 +407,8 @@ class Engine(IntakeMethods):
 
     def _purge(self, cut: int) -> None:
         """Drop entries that no tuple with ts >= `cut` can meet, and spill state beyond the memory budget."""
+        if self._numbered is not None:
+            self._numbered.purge(self._executor, self.kept_back, self._needed_from(cut))
         if self._spills is None or self._spills.active is None:
             self._executor.purge(min(cut, self.hold))
             self._sources.purge(self._needed_from(cut))
@@ -580,7 +598,10 @@ class Engine(IntakeMethods):
 
     def horizon(self, stream: str) -> int:
         """Return the smallest ts of tuples of `stream` that some window still needs."""
-        return self._sources.horizon(stream, self._needed_from(self.cut))
+        needed_from = self._needed_from(self.cut)
+        if self._numbered is not None:
+            return self._numbered.horizon(stream, needed_from)
+        return self._sources.horizon(stream, needed_from)
 
     # --- Introspection ------------------------------------------------------------------------------
 

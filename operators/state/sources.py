@@ -38,6 +38,32 @@ def life_of(source: Source) -> int:
     return source.window.size if source.window.kind == "RANGE" else FOREVER
 
 
+def horizons_of(
+    batches: Mapping[str, Batch], newest: Mapping[str, int], ordinals: Mapping[str, int]
+) -> dict[str, dict[str, Column]]:
+    """Compute the horizons of tuples in the streams that are counted.
+
+    Args:
+        batches: by stream, ascending in the total order. No tuple outside of them has a ts of theirs.
+        newest: by counted stream, the number of its newest tuple before the batches.
+        ordinals: by stream, its place in the total order; tables have none.
+
+    Returns:
+        Per stream the horizon columns in all other streams that are counted, by name, each (n,) BIGINT.
+    """
+    found: dict[str, dict[str, Column]] = {name: {} for name in batches}
+    for counted, known in newest.items():
+        for name, batch in batches.items():
+            if name == counted:
+                continue
+            horizon = np.full(len(batch), known, np.int64)
+            if counted in batches:
+                before = ordinals[counted] < ordinals.get(name, -1)
+                horizon += np.searchsorted(batches[counted].ts, batch.ts, side="right" if before else "left")
+            found[name][HORIZON + counted] = Column(Type.BIGINT, horizon)
+    return found
+
+
 class Sources:
     """The stores of all streams of a query, shared by every operator of its plans.
 
@@ -181,18 +207,8 @@ class Sources:
         Returns:
             Per stream the horizon columns by name, each (n,) BIGINT.
         """
-        found: dict[str, dict[str, Column]] = {name: {} for name in batches}
-        for counted in self._counted:
-            known = self.stores[counted].hi - 1
-            for name, batch in batches.items():
-                if name == counted:
-                    continue
-                horizon = np.full(len(batch), known, np.int64)
-                if counted in batches:
-                    before = self._ordinals[counted] < self._ordinals.get(name, -1)
-                    horizon += np.searchsorted(batches[counted].ts, batch.ts, side="right" if before else "left")
-                found[name][HORIZON + counted] = Column(Type.BIGINT, horizon)
-        return found
+        newest = {counted: self.stores[counted].hi - 1 for counted in self._counted}
+        return horizons_of(batches, newest, self._ordinals)
 
     def numbers(self, alias: str, rows: I64) -> I64:
         """Return (n,) the numbers of stored tuples in their stream."""

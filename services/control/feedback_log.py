@@ -1,8 +1,9 @@
 """The feedback topic of a distributed query: tasks tell the tasks whose results they read what they need and await.
 
 Each worker has one `FeedbackLog`, which reads the whole topic, starting from its end: tasks that still wait repeat
-earlier messages (`services.task.feedback`, `services.task.silence`). Results do not depend on whether a message arrives,
-how often, or how soon.
+earlier messages (`services.task.feedback`, `services.task.silence`). Results do not depend on whether a message
+arrives, how often, or how soon.
+"""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ class Part:
     operator: DistributedOperator
     share: int
 
-    def input(self, topic: str) -> OperatorInput:
-        """The operator's input from a topic."""
-        return next(given for given in self.operator.streams if given.stream.topic == topic)
+    def inputs(self, topic: str) -> list[OperatorInput]:
+        """The operator's inputs from a topic: one, or the sources that share it."""
+        return [given for given in self.operator.streams if given.stream.topic == topic]
 
     @property
     def name(self) -> str:

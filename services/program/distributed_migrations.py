@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from operators.engine.engine import Engine
 from operators.plan.plan import Plan, parse_plan
 from schemas.errors import UsageError
 from schemas.messages.control import Done, Propose, Started
@@ -19,6 +18,7 @@ from services.control.plan_versions import STRATEGIES
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
 from services.program.migrations import Control, PlanChanges
+from services.task.program import TaskEngine
 
 
 class DistributedMigrations(PlanChanges):
@@ -34,7 +34,7 @@ class DistributedMigrations(PlanChanges):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TaskEngine,
         *,
         query: Query,
         version: int,

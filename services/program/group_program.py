@@ -22,6 +22,7 @@ class GroupProgram:
     durable = None
     # A group does not end with a plan.
     settled = True
+    numbers = ()
 
     def __init__(self, engine: GroupEngine, members: GroupMembers) -> None:
         self.engine = engine

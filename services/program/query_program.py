@@ -20,12 +20,14 @@ from services.task.spec import TaskSpec
 
 
 class QueryProgram:
-    """A `services.task.program.TaskProgram` for one query, or for an operator of a distributed query.
+    """A `services.task.program.TaskProgram` for one query, or for an operator of a distributed query but an intake.
 
     Args:
         announced: the cut of the last commit.
         publish: receives the engine's statistics and the plan's version.
     """
+
+    numbers = ()
 
     def __init__(
         self,

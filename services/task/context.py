@@ -103,11 +103,11 @@ def _make_lane(
 ) -> InputLane | BlockLane:
     if spec.part is None:
         return InputLane(key, spec.query, start, floor)
-    given = spec.part.input(key[0])
-    if given.edge is not None:
-        return BlockLane(key, given, start, floor, log, feedback)
-    kept = dict(spec.part.operator.kept)
-    return InputLane(key, spec.query, start, floor, {given.stream.name: given.position}, kept)
+    first, *others = spec.part.inputs(key[0])
+    if first.edge is not None:
+        return BlockLane(key, first, start, floor, log, feedback)
+    positions = {given.stream.name: given.position for given in (first, *others)}
+    return InputLane(key, spec.query, start, floor, positions, dict(spec.part.operator.kept))
 
 
 def partitions_of(lanes: Mapping[Lane, InputLane | BlockLane]) -> dict[str, list[int]]:

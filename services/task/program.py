@@ -157,9 +157,15 @@ class TaskProgram(Protocol):
     Attributes:
         durable: the engine, if snapshots of it can be taken.
         pending_pairs: pairs of tuples that are still to be compared, as of the last report; 0 without pending results.
+        numbers: per stream whose tuples the task counts for other tasks, how many it has numbered.
     """
 
     pending_pairs: int
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """See above."""
+        ...
 
     @property
     def settled(self) -> bool:

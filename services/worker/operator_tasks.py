@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from operators.data.statistics import EngineStatistics
 from operators.distributed.feedback import has_feedback
+from operators.distributed.intake import SourceIntake
 from operators.distributed.query_statistics import as_query_statistics
 from operators.engine.engine import Engine, for_aggregates
 from operators.plan.plan import Join, Plan
@@ -20,11 +21,15 @@ from services.control.task_statistics import Publisher
 from services.kafka.topics import Lane
 from services.placement.distributed import DistributedLayout, Part, part_fingerprint
 from services.program.distributed_migrations import DistributedMigrations
+from services.program.intake_program import IntakeProgram
 from services.program.query_program import QueryProgram
 from services.recovery.starting_point import Committed
+from services.task.block_lane import BlockLane
 from services.task.context import make_lanes, partitions_of
 from services.task.feedback import TaskFeedback
+from services.task.lane import InputLane
 from services.task.notices import read_back
+from services.task.program import TaskEngine
 from services.task.silence import Silence
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.spill import TaskSpill
@@ -78,14 +83,17 @@ class OperatorTasks(TaskKind):
 
     def build(self, start: TaskStart) -> TaskParts:
         """Build a task that ends when another plan takes over."""
-        spec, recovery, spilled = start.spec, start.recovery, start.spill
         part = self._layout.part(start.number)
+        if part.operator.is_intake:
+            return self._intake(part, start)
+        spec, recovery, spilled = start.spec, start.recovery, start.spill
         feedback = self._task_feedback(part, start)
         operator_feedback = None if feedback is None else feedback.operator_feedback
         budget = None if spilled is None else spilled.budget
         if budget is not None and self._whole.query.aggregation is not None:
             budget = for_aggregates(budget, min(map(life_of, self._whole.query.sources)))
-        within = spec.settings.jit and bool(spec.query.subtracted)  # a set difference has feedback of its own
+        # A set difference, or a query that is one operator, has feedback of its own.
+        within = spec.settings.jit and (bool(spec.query.subtracted) or not part.operator.columns)
         lanes = make_lanes(spec, recovery, start.log, operator_feedback)
         engine = Engine(
             spec.query,
@@ -94,6 +102,7 @@ class OperatorTasks(TaskKind):
             partitions=partitions_of(lanes),
             feedback=within if operator_feedback is None else operator_feedback.of,
             kept=() if operator_feedback is None else operator_feedback.columns_kept,
+            numbered=part.operator.numbered,
             budget=budget,
             blocks=None if spilled is None else spilled.blocks,
             clock=time.monotonic,
@@ -103,7 +112,21 @@ class OperatorTasks(TaskKind):
             spill = TaskSpill(
                 spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan)
             )
-        migrations = DistributedMigrations(
+        migrations = self._migrations(engine, start)
+        program = QueryProgram(spec, engine, migrations, recovery.cut, self._publish(part, start))
+        return TaskParts(lanes, program, migrations, spill, feedback, self._silence(part, start, lanes))
+
+    def _intake(self, part: Part, start: TaskStart) -> TaskParts:
+        """Build a task that passes sources on to others."""
+        recovery, lanes = start.recovery, make_lanes(start.spec, start.recovery, start.log)
+        query, numbers = part.operator.query, recovery.numbers
+        engine = SourceIntake(query, partitions_of(lanes), recovery.cut, numbers, time.monotonic)
+        migrations = self._migrations(engine, start)
+        program = IntakeProgram(part, engine, migrations, recovery.cut, self._publish(part, start))
+        return TaskParts(lanes, program, migrations, silence=self._silence(part, start, lanes))
+
+    def _migrations(self, engine: TaskEngine, start: TaskStart) -> DistributedMigrations:
+        return DistributedMigrations(
             engine,
             query=self._whole.query,
             version=self._version,
@@ -116,16 +139,23 @@ class OperatorTasks(TaskKind):
             log=start.log,
             metrics=start.metrics,
         )
+
+    def _publish(self, part: Part, start: TaskStart) -> Callable[[EngineStatistics, int], None]:
+        """What publishes the statistics of a task, as those of the query."""
         publish = self._publisher.of(start.number, start.incarnation)
 
         def publish_as_query(found: EngineStatistics, version: int) -> None:
             publish(as_query_statistics(found, part.operator, self._whole.query, self._plan), version)
 
-        program = QueryProgram(spec, engine, migrations, recovery.cut, publish_as_query)
-        silence = None
-        if self._feedback is not None and spec.settings.has_idle_timeout(self._whole.query):
-            silence = Silence(part, lanes, self._feedback)
-        return TaskParts(lanes, program, migrations, spill, feedback, silence)
+        return publish_as_query
+
+    def _silence(
+        self, part: Part, start: TaskStart, lanes: Mapping[Lane, InputLane | BlockLane]
+    ) -> Silence | None:
+        """What lets the task proceed while sources are silent; None without idle timeouts."""
+        if self._feedback is None or not start.spec.settings.has_idle_timeout(self._whole.query):
+            return None
+        return Silence(part, lanes, self._feedback)
 
     def _task_feedback(self, part: Part, start: TaskStart) -> TaskFeedback | None:
         """The feedback of a task; None if it exchanges none."""
@@ -142,9 +172,11 @@ class OperatorTasks(TaskKind):
 
     def keeps_snapshots(self, number: int) -> bool:
         """Not if the task exchanges feedback with others: then what they withhold is missing from its input. Nor if
-        others have memory budgets: then some of its input comes late."""
-        spilling = self._whole.settings.budget is not None
-        return not spilling and (self._feedback is None or not has_feedback(self._layout.part(number).operator))
+        others have memory budgets: then some of its input comes late. An intake has no state, and a join of ROWS
+        windows keeps its tuples only while they are alive."""
+        operator, spilling = self._layout.part(number).operator, self._whole.settings.budget is not None
+        withheld = self._feedback is not None and has_feedback(operator)
+        return not (spilling or withheld or operator.is_intake or operator.numbered)
 
     def spills(self, number: int) -> bool:
         """Joins do: others have hardly any state."""

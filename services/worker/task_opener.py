@@ -304,5 +304,5 @@ class TaskOpener:
 
 def _points(spec: TaskSpec, lane: Lane) -> int:
     """How many replay points a partition has: one per stream that reads it, or per task that writes it."""
-    given = None if spec.part is None else spec.part.input(lane[0])
-    return len(spec.streams[lane[0]]) if given is None or given.edge is None else given.edge.channels
+    edge = None if spec.part is None else spec.part.inputs(lane[0])[0].edge
+    return len(spec.streams[lane[0]]) if edge is None else edge.channels
