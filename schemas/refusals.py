@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import chain
 
 from schemas.errors import UsageError
-from schemas.query import Query, Stream
+from schemas.query import Query
 
 
 class Feature(StrEnum):
@@ -26,8 +26,6 @@ class Feature(StrEnum):
     ROWS = "[ROWS n]"
     ROWS_AGGREGATES = "aggregates over [ROWS n]"
     UNBOUNDED = "[UNBOUNDED]"
-    TABLES = "reference tables"
-    SHARED_TOPIC = "two streams of one topic"
 
 
 MEMORY = "--memory"
@@ -190,19 +188,12 @@ def features(query: Query) -> dict[str, str]:
     if query.aggregation is not None:
         found[Feature.AGGREGATES] = "aggregates"
     for source in query.sources:
-        stream, kind = source.stream, source.window.kind
-        if not isinstance(stream, Stream):
-            found.setdefault(Feature.TABLES, f"table {stream.name}")
-        if kind == "ROWS":
+        if source.window.kind == "ROWS":
             found.setdefault(Feature.ROWS, f"[ROWS n] of {source.alias}")
         if source.endless:
             found.setdefault(Feature.UNBOUNDED, f"[UNBOUNDED] of {source.alias}")
     if Feature.ROWS in found and Feature.AGGREGATES in found:
         found[Feature.ROWS_AGGREGATES] = f"aggregates over {found[Feature.ROWS]}"
-    topics: dict[str, str] = {}
-    for one in query.streams():
-        if topics.setdefault(one.topic, one.name) != one.name:
-            found[Feature.SHARED_TOPIC] = f"two streams of topic {one.topic!r}"
     return found
 
 

@@ -188,11 +188,12 @@ class Task:
             return
         if given.edge is None:
             offsets = np.arange(begin, begin + len(records), dtype=np.int64)
-            declared = [f for f in given.stream.fields if f.name != given.position]
-            plain = Stream(given.stream.name, tuple(declared), lane[0], timestamp=given.stream.timestamp)
-            batch = to_batch(plain, records)
-            columns = {**batch.columns, given.position: positions(partition, offsets)}
-            self.engine.push(given.stream.name, partition, Batch(batch.ts, columns), offsets)
+            for one in (one for one in self.operator.streams if one.stream.topic == lane[0]):
+                declared = [f for f in one.stream.fields if f.name != one.position]
+                plain = Stream(one.stream.name, tuple(declared), lane[0], timestamp=one.stream.timestamp)
+                batch = to_batch(plain, records)
+                columns = {**batch.columns, one.position: positions(partition, offsets)}
+                self.engine.push(one.stream.name, partition, Batch(batch.ts, columns), offsets)
             return
         channels = self.channels[lane]
         for offset, raw in enumerate(records, begin):
@@ -303,9 +304,9 @@ class Chain:
     ) -> None:
         self.topics = Topics()
         counts = {name: len(parts) for name, parts in rows.items()}
-        for stream in query.streams():
+        for topic, stream in {stream.topic: stream for stream in query.streams()}.items():
             for p, part in enumerate(rows[stream.name]):
-                self.topics.log((stream.topic, p)).extend(part)
+                self.topics.log((topic, p)).extend(part)
         self.end = end
         self.ends = ends
         by_topic = {stream.topic: counts[stream.name] for stream in query.streams()}

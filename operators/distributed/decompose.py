@@ -40,7 +40,6 @@ from operators.plan.equalities import EqualityClass, equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import Operand, conjuncts, constants, join_condition, selections
 from operators.state.sources import HORIZON, life_of
-from schemas import refusals
 from schemas.codecs.encode import key_names
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError, UsageError
@@ -260,7 +259,6 @@ def decompose(
     Raises:
         UsageError: The query cannot be distributed; the message gives the reason.
     """
-    refusals.check(query, refusals.PER_OPERATOR)
     plan = without_joins_of_tables(query, plan)
     return _Decomposition(query, plan, partitions, split, prefix, feedback).operators()
 

@@ -19,8 +19,6 @@ from schemas.refusals import Feature
 STREAMS = """
 CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', format = 'json', timestamp = 'at');
 CREATE STREAM b (k BIGINT, at TIMESTAMP) WITH (topic = 'tb', format = 'json', timestamp = 'at');
-CREATE STREAM twin (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', format = 'json', timestamp = 'at');
-CREATE TABLE t (k BIGINT) WITH (path = 't.csv', format = 'csv');
 """
 
 JOIN = "SELECT A.k FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND] WHERE A.k = B.k"
@@ -30,8 +28,6 @@ QUERIES = {
     Feature.AGGREGATES: f"{JOIN.replace('A.k FROM', 'A.k, COUNT(*) AS n FROM')} GROUP BY A.k EMIT EVERY 1 SECOND",
     Feature.ROWS: JOIN.replace("B [RANGE 1 SECOND]", "B [ROWS 5]"),
     Feature.UNBOUNDED: JOIN.replace("B [RANGE 1 SECOND]", "B [UNBOUNDED]"),
-    Feature.TABLES: "SELECT A.k FROM a A [RANGE 1 SECOND], t T WHERE A.k = T.k",
-    Feature.SHARED_TOPIC: JOIN.replace("b B", "twin B"),
 }
 
 
@@ -55,10 +51,10 @@ def test_a_plain_join_goes_with_everything() -> None:
 
 def test_a_refusal_names_both_and_says_why() -> None:
     with pytest.raises(UsageError) as raised:
-        refusals.check(query(QUERIES[Feature.ROWS]), refusals.MEMORY, refusals.PER_OPERATOR)
+        refusals.check(query(QUERIES[Feature.ROWS]), refusals.MEMORY, refusals.MEMORY_BETWEEN_TASKS)
     assert str(raised.value) == (
-        "--placement per-operator does not go with [ROWS n] of B: it counts all tuples of a stream, in an order that "
-        "only one task sees; use --placement fused"
+        "--memory with --placement per-operator does not go with [ROWS n] of B: spilled tuples would stay on disk, "
+        "since no join knows when they leave their windows; omit --memory, or use --placement fused"
     )
 
 

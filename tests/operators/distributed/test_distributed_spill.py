@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import STRATEGIES
+from schemas.query import Window
 from tests import oracle
 from tests.cases import Case, aggregated
 from tests.chains import Chain, merged
 from tests.feeding import canonical, tables_of
-from tests.operators.distributed.test_distributed import joins
+from tests.operators.distributed.test_distributed import joins as joins_of_all_windows
 from tests.profiles import PROPERTY
+
+
+def joins() -> st.SearchStrategy[Case]:
+    """Joins without ROWS windows."""
+    return joins_of_all_windows().map(without_counts)
+
+
+def without_counts(case: Case) -> Case:
+    """The case with UNBOUNDED windows instead of ROWS windows."""
+    endless = Window("UNBOUNDED")
+    sources = (replace(s, window=endless if s.window.kind == "ROWS" else s.window) for s in case.query.sources)
+    return replace(case, query=replace(case.query, sources=tuple(sources)))
 
 
 def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
@@ -22,7 +37,7 @@ def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
         what = data.draw(st.integers(0, 4))
         if deaths and what == 0:
             task.die()
-        elif what == 1:
+        elif what == 1 and not task.operator.is_intake:
             task.engine.clean(data.draw(st.integers(1, 3)))
         else:
             chain.turn(task, data.draw(st.integers(1, 4)))
