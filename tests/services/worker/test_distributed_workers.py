@@ -345,6 +345,40 @@ def test_silent_sources_hold_no_results_back(topics: Topics, tmp_path: Path, wor
 
 
 @pytest.mark.deep
+def test_windows_that_count_tuples(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """One task counts for joins in six others. The workers are killed one after the other, and the plan changes:
+    counting goes on where it was, and the new plan's task counts anew."""
+    text = FOUR.replace("b B [RANGE 300 MILLISECONDS]", "b B [ROWS 25]").replace("d D [RANGE 200 ", "d D [RANGE 900 ")
+    case = Case.make(topics, tmp_path, text.replace("c C [RANGE 400 MILLISECONDS]", "c C [ROWS 40]"), partitions=2)
+    feed, rng = Feed(case), random.Random(15)
+    options = (*PLACED, "--operator-partitions", "2", "--jit", "on", "--plan", "(((A B) C) D)")
+    team = [workers.start(case, *options) for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    send(feed, rng, 0, 150)
+    spread(team, 7)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1)
+    team.pop().kill()
+    send(feed, rng, 150, 100)
+    team.append(workers.start(case, *options))
+    spread(team, 7)
+    team.pop(0).kill()
+    team.append(workers.start(case, *options))
+    send(feed, rng, 250, 100)
+    spread(team, 7)
+    change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "60s")
+    wait_for(lambda: decided(team), lambda: team[0].with_log("a change of plans"))
+    send(feed, rng, 350, 150)
+    code, _, err = change.finish()
+    assert code == 0, err
+    team.pop(0).kill()
+    send(feed, rng, 500, 50)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    assert team[0].stop() == 0
+
+
+@pytest.mark.deep
 def test_joins_within_memory_budgets(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """What a task spills is late for the tasks above, through two kills and a plan change; in the end nothing is
     pending."""
