@@ -74,7 +74,10 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("if block.watermark <= self._clocks[channel]:", "if block.watermark <= max(self._clocks):"),
         ("engine.set_clock(self.stream, channel, block.watermark)", "pass"),
         ("            self._clocks[channel] = block.watermark\n", ""),
-        ("        if block.last:\n            self._clocks[channel] = b", "        if True:\n            self._clocks[channel] = b"),
+        (
+            "        if block.last:\n            self._clocks[channel] = b",
+            "        if True:\n            self._clocks[channel] = b",
+        ),
         ("if not block.channel < self.edge.channels:", "if False:"),
         ("found = self._histories[channel].last", "found = None"),
         ("if found is None or found.offset > last_epoch.offset else found", "if found is None else found"),
