@@ -34,7 +34,6 @@ DEFERRED_CLEANUP = "--cleanup none or spark"
 PER_OPERATOR = "--placement per-operator"
 FEEDBACK_BETWEEN_TASKS = "--jit on with --placement per-operator"
 MEMORY_BETWEEN_TASKS = "--memory with --placement per-operator"
-AT_LEAST_ONCE = "--guarantee at-least-once"
 GROUP = "--group"
 PLAN = "--plan"
 SHARED = "a shared operator"
@@ -102,12 +101,6 @@ def _table() -> Iterator[Refusal]:
     )
     yield Refusal(
         MEMORY_BETWEEN_TASKS,
-        AT_LEAST_ONCE,
-        "a task could not tell late results that come twice from others",
-        "omit --memory, or use --guarantee exactly-once",
-    )
-    yield Refusal(
-        MEMORY_BETWEEN_TASKS,
         FEEDBACK_BETWEEN_TASKS,
         "a task that has spilled a tuple cannot withhold it",
         "omit --jit or --memory",
@@ -117,12 +110,6 @@ def _table() -> Iterator[Refusal]:
         Feature.ROWS,
         "spilled tuples would stay on disk, since no join knows when they leave their windows",
         "omit --memory, or use --placement fused",
-    )
-    yield Refusal(
-        FEEDBACK_BETWEEN_TASKS,
-        AT_LEAST_ONCE,
-        "a task must know after a crash what it has kept back, so it records that in one transaction with its results",
-        "omit --jit, or use --guarantee exactly-once",
     )
     yield from (
         Refusal(GROUP, excluded, reason, instead)

@@ -101,7 +101,6 @@ class WorkerSettings:
         """The settings with which some features do not go (`schemas.refusals`)."""
         distributed = self.placement is Placement.PER_OPERATOR
         given = {
-            refusals.AT_LEAST_ONCE: self.guarantee is Guarantee.AT_LEAST_ONCE,
             refusals.PER_OPERATOR: distributed,
             refusals.FEEDBACK_BETWEEN_TASKS: distributed and self.jit,
             refusals.MEMORY: self.budget is not None,

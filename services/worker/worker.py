@@ -25,6 +25,7 @@ from aiokafka.errors import KafkaError
 from faust.tables.manager import TableManager
 from faust.types import TP
 
+from operators.distributed.rows_windows import counted_windows
 from operators.plan.choose import choose_plan
 from operators.plan.plan import parse_plan
 from schemas import refusals
@@ -48,7 +49,7 @@ from services.process.decoders import decoder_of
 from services.process.fingerprint import fingerprint
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
-from services.process.settings import Placement, WorkerSettings
+from services.process.settings import Guarantee, Placement, WorkerSettings
 from services.program.distributed_migrations import missing_reports
 from services.recovery.committed_offsets import read_commits
 from services.recovery.state_dir import StateDir
@@ -133,6 +134,10 @@ class Worker:
             if len(query.sources) == 1:
                 settings = replace(settings, placement=Placement.FUSED)  # it has one operator
             refusals.check(query, *settings.refusable())
+        self._log = get_log("worker", query=query.name, group=settings.group)
+        if _records_between_tasks(query, settings) and not settings.transactional:
+            self._log.info("tasks record in transactions what they tell each other: results come exactly once")
+            settings = replace(settings, guarantee=Guarantee.EXACTLY_ONCE)
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
         if settings.placement is Placement.PER_OPERATOR:
             # Every worker must distribute the same plan.
@@ -147,7 +152,6 @@ class Worker:
         self._metrics = WorkerMetrics(query.name)
         self._pages = pages or Pages()
         self._pages.query, self._pages.metrics = query.name, self._metrics
-        self._log = get_log("worker", query=query.name, group=settings.group)
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._state: StateDir | None = None
         self._spilled: StateDir | None = None
@@ -533,6 +537,16 @@ def _agents(app: WeirApp, topics: list[str], task_manager: TaskManager) -> None:
         # Without acks Faust keeps no offsets of its own.
         channel = app.topic(topic, acks=False, key_serializer="raw", value_serializer="raw")
         app.agent(channel, name=f"feed.{topic}")(feed)
+
+
+def _records_between_tasks(query: Query, settings: WorkerSettings) -> bool:
+    """Whether the tasks of a distributed query tell each other what must be recorded together with results.
+
+    That is what they withhold and what comes late, which no reader could tell from a repetition, and how many tuples
+    they have counted.
+    """
+    distributed = settings.placement is Placement.PER_OPERATOR
+    return distributed and (settings.jit or settings.budget is not None or bool(counted_windows(query)))
 
 
 def _check_query(query: Query) -> None:
