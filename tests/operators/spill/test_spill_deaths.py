@@ -33,13 +33,20 @@ TURNS = st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=5), min_size=1
 """Per incarnation, the number of records of each partition that are consumed before each advance."""
 
 
-class _Incarnations:
+class Incarnations:
     """Incarnations of a task, with what outlives them: the log of events, and perhaps a snapshot."""
 
     def __init__(
-        self, case: Case, budget: MemoryBudget, changes: Sequence[tuple[Any, str, int]], *, snapshots: bool
+        self,
+        case: Case,
+        budget: MemoryBudget,
+        changes: Sequence[tuple[Any, str, int]],
+        *,
+        snapshots: bool,
+        **options: Any,
     ) -> None:
         self._case = case
+        self._options = options
         self._budget = budget
         self._snapshots = snapshots
         self._log: list[SpillEvent] = []
@@ -52,7 +59,7 @@ class _Incarnations:
             self.life.engine.migrate(to, strategy, cut)
 
     def _start(self, case: Case) -> Life:
-        life = Life(case, budget=self._budget, blocks=MemoryBlocks())
+        life = Life(case, budget=self._budget, blocks=MemoryBlocks(), **self._options)
         life.engine.durable = self._snapshots
         return life
 
@@ -148,7 +155,7 @@ def _through_deaths(
 ) -> list[dict[str, Any]]:
     """All results of all incarnations."""
     changes = data.draw(st.one_of(st.just([]), changes_of(case, sorted(MIGRATIONS), 2)))
-    task = _Incarnations(case, budget, changes, snapshots=snapshots)
+    task = Incarnations(case, budget, changes, snapshots=snapshots)
     for turns in incarnations:
         taken = data.draw(st.integers(0, len(turns)))
         for number, size in enumerate(turns):
