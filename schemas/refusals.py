@@ -105,12 +105,6 @@ def _table() -> Iterator[Refusal]:
         "a task that has spilled a tuple cannot withhold it",
         "omit --jit or --memory",
     )
-    yield Refusal(
-        MEMORY_BETWEEN_TASKS,
-        Feature.ROWS,
-        "spilled tuples would stay on disk, since no join knows when they leave their windows",
-        "omit --memory, or use --placement fused",
-    )
     yield from (
         Refusal(GROUP, excluded, reason, instead)
         for excluded, reason, instead in (

@@ -34,11 +34,11 @@ import numpy as np
 from operators.data.tuples import FOREVER
 from operators.distributed.kinds import MAX_KINDS, EdgeKind, own_kinds, passed_on
 from operators.distributed.rows_windows import counted_windows, horizon_column, with_horizons
-from operators.engine.numbered import NumberColumn
 from operators.feedback.watch import suppressed_side
 from operators.plan.equalities import EqualityClass, equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import Operand, conjuncts, constants, join_condition, selections
+from operators.state.numbered import NumberColumn
 from operators.state.sources import HORIZON, life_of
 from schemas.codecs.encode import key_names
 from schemas.columns import Batch, Column

@@ -7,7 +7,7 @@ tuple a in a window `[ROWS n]` over stream S matches a tuple b only if fewer tha
     horizon of b in S - n < number of a
 
 That holds whenever a is the later of the two. So the window becomes a predicate between a and each other alias, and
-the joins need not know of it but for purging their states (`operators.engine.numbered`).
+the joins need not know of it but for purging their states (`operators.state.numbered`).
 """
 
 from __future__ import annotations

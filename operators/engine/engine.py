@@ -20,7 +20,7 @@ from operators.data.watermark import END
 from operators.difference.pipeline import change_kinds
 from operators.engine.executors import executor_of
 from operators.engine.intake import Intake, IntakeMethods, LateRows
-from operators.engine.numbered import NumberColumn, NumberedWindows
+from operators.engine.numbered import NumberedPurge
 from operators.engine.selection import SourceSelection
 from operators.engine.selectivity import measure_links
 from operators.feedback.blacklist import Blacklist
@@ -41,6 +41,7 @@ from operators.spill.spilled_part import ROW
 from operators.spill.spilling import MemoryBudget
 from operators.state.checkpoint import Block, Checkpoint, take_before
 from operators.state.durability import Durability
+from operators.state.numbered import NumberColumn, NumberedWindows
 from operators.state.side_state import PARTITION_GROUPS
 from operators.state.sources import Sources
 from schemas import refusals
@@ -127,7 +128,10 @@ class Engine(IntakeMethods):
             for column in numbered.get(source.stream.name, ())
         )
         self._sources = Sources(query, hashed=hashed, kept=[*kept, *columns], partition_groups=groups)
-        self._numbered = NumberedWindows(self._sources, numbered) if numbered else None
+        self._numbered: NumberedPurge | None = None
+        if numbered:
+            self._sources.numbered = NumberedWindows(numbered)
+            self._numbered = NumberedPurge(self._sources, self._sources.numbered)
         self.executor = executor
         self._clock = clock
         self.load = 0.0
@@ -398,8 +402,8 @@ class Engine(IntakeMethods):
         else:
             self._aggregator.enter(found, self._sources)
         self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
-        if self._numbered is not None:
-            self._numbered.note(batches, cut)
+        if self._sources.numbered is not None:
+            self._sources.numbered.note(batches, cut)
         self._purge(cut)
         if self._aggregator is not None and self._spills is not None and not known:
             out = self._aggregator.emit(self._spills.hold(cut))
@@ -598,10 +602,7 @@ class Engine(IntakeMethods):
 
     def horizon(self, stream: str) -> int:
         """Return the smallest ts of tuples of `stream` that some window still needs."""
-        needed_from = self._needed_from(self.cut)
-        if self._numbered is not None:
-            return self._numbered.horizon(stream, needed_from)
-        return self._sources.horizon(stream, needed_from)
+        return self._sources.horizon(stream, self._needed_from(self.cut))
 
     # --- Introspection ------------------------------------------------------------------------------
 

@@ -375,6 +375,9 @@ class StateSpiller:
                 row = store.hi - 1 - max(self._sources.rows_windows[alias], self._budget.due_rows)
                 if row >= store.lo:
                     overdue_since = max(overdue_since, int(store.gather("_ts", np.array([row])).values[0]))
+        numbered = self._sources.numbered
+        if numbered is not None and (since := numbered.overdue_since(self._budget.due_rows)) is not None:
+            overdue_since = max(overdue_since, since)
         return overdue_since
 
     def _age(self, cut: int) -> None:

@@ -11,7 +11,7 @@ components: it works on tuples read back from disk, even if the other tuples of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from operators.data.evaluate import Resolve
 from operators.data.tuples import FOREVER, Tuples
 from operators.plan.equalities import equality_classes
 from operators.plan.predicates import conjuncts, left_conditions
+from operators.state.numbered import NumberColumn, NumberedWindows
 from operators.state.side_state import PARTITION_GROUPS, Scratch
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column, Mask
@@ -75,6 +76,7 @@ class Sources:
         hashed: False where every join is a nested loop.
         partition_groups: number of partition groups of every state.
         cut: every tuple with a smaller ts has been stored.
+        numbered: of a join in tasks of its own, the ROWS windows whose tuples another operator has counted.
         tables: the aliases that are tables; their rows are all stored before anything else (`operators.join.tables`).
         rows_windows: by alias, the size of its ROWS window in tuples; only aliases that have one.
         scratch: room for candidate pairs, shared by all operators.
@@ -103,6 +105,7 @@ class Sources:
         self.hashed = hashed
         self.partition_groups = partition_groups
         self.cut = 0
+        self.numbered: NumberedWindows | None = None
         self.tables: frozenset[str] = frozenset(s.alias for s in query.sources if s.is_table)
         self.rows_windows: dict[str, int] = {
             s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"
@@ -210,6 +213,13 @@ class Sources:
         newest = {counted: self.stores[counted].hi - 1 for counted in self._counted}
         return horizons_of(batches, newest, self._ordinals)
 
+    def numbered_columns(self, alias: str) -> Iterator[tuple[NumberColumn, NumberedWindows]]:
+        """Yield an alias's columns with the numbers of components in ROWS windows, for `NumberedWindows.expiry`."""
+        if self.numbered is not None:
+            for column in self.numbered.columns.get(self._stream_of[alias], ()):
+                if column.size is not None:
+                    yield column, self.numbered
+
     def numbers(self, alias: str, rows: I64) -> I64:
         """Return (n,) the numbers of stored tuples in their stream."""
         return rows
@@ -283,7 +293,7 @@ class Sources:
             first = max(store.lo, store.first_at(cut) - rows)
             oldest = store.gather("_ts", np.array([first], np.int64)).values
             bound = min(bound, int(oldest[0]))
-        return bound
+        return bound if self.numbered is None else max(bound, self.numbered.horizon(stream, cut))
 
     def size_bytes(self) -> int:
         """Return the bytes of all stores."""

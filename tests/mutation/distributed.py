@@ -53,14 +53,18 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "engine/numbered.py": (
         ("+ column.size <= reached", "+ column.size <= 1 + reached"),
-        ("+ column.size <= reached", "+ column.size < reached"),
-        ("                    part.retract(entries[", "                    len(entries["),
-        ("                waiting.drop(places[", "                len(places["),
+        ("                        part.retract(entries[", "                        len(entries["),
+        ("                    waiting.drop(places[", "                    len(places["),
         ("for part in (state, state.older):", "for part in (state,):"),
         ("            store.release(dead)\n", ""),
         ("            store.leave(int(left[0]) if len(left) else store.hi)\n", ""),
-        ("self._history[1][0] <= needed_from:", "self._history[1][0] <= needed_from + 1:"),
-        ("values.min(), cut)", "values.max(), cut)"),
+    ),
+    "state/numbered.py": (
+        ("if entry.cut <= at), None)", "), None)"),
+        ("if any(second.largest[name] > bound for", "if any(second.largest[name] > bound + 1 for"),
+        ("if entry.largest[column.counted] <= dead)", "if entry.largest[column.counted] <= dead + 1)"),
+        ("cuts[np.searchsorted(largest, values + column.size)]", "cuts[np.searchsorted(largest, values)]"),
+        ("cuts[np.searchsorted(largest, values + column.size)]", "np.full(len(values), FOREVER)"),
     ),
     "distributed/replay_history.py": (
         ("key=lambda stretch: stretch.after)", "key=lambda stretch: stretch.before)"),

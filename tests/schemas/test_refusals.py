@@ -51,10 +51,9 @@ def test_a_plain_join_goes_with_everything() -> None:
 
 def test_a_refusal_names_both_and_says_why() -> None:
     with pytest.raises(UsageError) as raised:
-        refusals.check(query(QUERIES[Feature.ROWS]), refusals.MEMORY, refusals.MEMORY_BETWEEN_TASKS)
+        refusals.check(query(QUERIES[Feature.ROWS]), refusals.MEMORY, refusals.executor(JUGGLER))
     assert str(raised.value) == (
-        "--memory with --placement per-operator does not go with [ROWS n] of B: spilled tuples would stay on disk, "
-        "since no join knows when they leave their windows; omit --memory, or use --placement fused"
+        "--executor juggler does not go with [ROWS n] of B: it does not count tuples; give another executor"
     )
 
 

@@ -188,7 +188,8 @@ class PlanCleanup:
         """Per group the pieces of merged parts that later tuples can still match, all on disk. The others are
         deleted."""
         # The end of a tuple's ROWS window may become known only after the tuple has been written.
-        known = merge.ends(side, self._sources) if self._sources.rows_windows else {}
+        counts = bool(self._sources.rows_windows) or self._sources.numbered is not None
+        known = merge.ends(side, self._sources) if counts else {}
         kept: list[list[SpilledPiece]] = [[] for _ in merged]
         expired: list[SpilledPiece] = []
         unwritten: list[tuple[int, Batch, I64]] = []
@@ -219,6 +220,9 @@ class PlanCleanup:
                 batch.columns[f"{alias}.{name}"].values.astype(np.int64, copy=False) for name in (ROW, "_ts")
             )
             np.minimum(expiry, self._sources.expiry(alias, rows, ts), out=expiry)
+            for column, numbered in self._sources.numbered_columns(alias):
+                values = batch.columns[f"{alias}.{column.name}"].values.astype(np.int64, copy=False)
+                np.minimum(expiry, numbered.expiry(column, values), out=expiry)
         return expiry
 
     def _deliver(self, j: int, found: Tuples) -> None:

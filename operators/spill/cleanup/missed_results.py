@@ -150,6 +150,9 @@ class GroupMerge:
         for alias, rows in zip(own.tuples.aliases, own.tuples.rows, strict=True):
             if alias in sources.rows_windows:
                 np.minimum(expiry, sources.expiry(alias, self._sources.numbers(alias, rows), own.tuples.ts), out=expiry)
+            for column, numbered in sources.numbered_columns(alias):
+                values = self._sources.store(alias).gather(column.name, rows).values.astype(np.int64, copy=False)
+                np.minimum(expiry, numbered.expiry(column, values), out=expiry)
         begins = np.cumsum([0, *(piece.rows for piece in own.pieces[:-1])])
         last: list[int] = np.maximum.reduceat(expiry, begins).tolist()
         return {(p.key, p.begin): end for p, end in zip(own.pieces, last, strict=True) if p.batch is None}

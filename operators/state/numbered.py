@@ -1,0 +1,135 @@
+"""ROWS windows over tuples that another operator has numbered (`operators.distributed.intake`).
+
+A join in tasks of its own sees only some of a stream's tuples, so it cannot count them. Its inputs carry numbers and
+horizons as columns (`operators.state.sources` defines both), and predicates over these columns decide what matches
+(`operators.distributed.rows_windows`). This module knows when a component has left its window: horizons ascend in the
+total order, so a component that is tuple r of a stream is dead in a window `[ROWS n]` once some tuple with a horizon of
+at least r + n has been processed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.data.tuples import FOREVER
+from schemas.columns import I64, Batch
+
+STEPS = 128
+"""The history of a stream has about so many entries per window."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberColumn:
+    """A column of an input with the horizon of one component in a counted stream.
+
+    Attributes:
+        name: of the column, BIGINT without nulls.
+        counted: the counted stream.
+        size: of the component's ROWS window, if it is a tuple of the counted stream; the column is its number then.
+            None otherwise.
+    """
+
+    name: str
+    counted: str
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """Everything before `cut` has been processed, and the largest horizons were these, by counted stream."""
+
+    cut: int
+    largest: dict[str, int]
+
+
+class NumberedWindows:
+    """The progress of one join in the streams that are counted.
+
+    Args:
+        columns: by stream, the columns of an input. Its store has them.
+
+    Attributes:
+        columns: as given.
+    """
+
+    def __init__(self, columns: Mapping[str, Sequence[NumberColumn]]) -> None:
+        self.columns = columns
+        every = [column for own in columns.values() for column in own]
+        self._largest = {column.counted: -1 for column in every}
+        self._sizes = dict.fromkeys(self._largest, 0)
+        for column in every:
+            self._sizes[column.counted] = max(self._sizes[column.counted], column.size or 0)
+        self._history: deque[_Reached] = deque()
+
+    def note(self, batches: Mapping[str, Batch], cut: int) -> None:
+        """Note the horizons of tuples that have been processed, by stream; everything before `cut` has been."""
+        for stream, batch in batches.items():
+            for column in self.columns.get(stream, ()) if len(batch) else ():
+                largest = int(batch.columns[column.name].values.max())
+                self._largest[column.counted] = max(self._largest[column.counted], largest)
+        if len(self._history) > 1 and self._are_near(self._history[-2].largest):
+            self._history.pop()
+        self._history.append(_Reached(cut, dict(self._largest)))
+
+    def _are_near(self, before: Mapping[str, int]) -> bool:
+        """Whether the largest horizons have hardly grown since."""
+        return all(self._largest[name] - before[name] <= self._sizes[name] // STEPS for name in before)
+
+    def reached(self, at: int) -> Mapping[str, int] | None:
+        """The largest horizons of tuples with a smaller ts than `at`, or smaller ones; None if none are known."""
+        return next((entry.largest for entry in reversed(self._history) if entry.cut <= at), None)
+
+    def forget(self, needed_from: int) -> None:
+        """Drop the history that no call with `needed_from` or later needs."""
+        reached = self.reached(needed_from)
+        if reached is None:
+            return
+        bounds = {name: reached[name] - size for name, size in self._sizes.items()}
+        while len(self._history) > 1 and (second := self._history[1]).cut <= needed_from:
+            if any(second.largest[name] > bound for name, bound in bounds.items()):
+                return
+            self._history.popleft()
+
+    def horizon(self, stream: str, needed_from: int) -> int:
+        """The smallest ts that a tuple of the stream may have, if it has not left a window before `needed_from`; 0 if
+        that is not known. Only ROWS windows count here."""
+        reached = self.reached(needed_from)
+        if reached is None:
+            return 0
+        bound = 0
+        for column in self.columns.get(stream, ()):
+            if column.size is not None:
+                dead = reached[column.counted] - column.size
+                cuts = (entry.cut for entry in reversed(self._history) if entry.largest[column.counted] <= dead)
+                bound = max(bound, next(cuts, 0))
+        return bound
+
+    def expiry(self, column: NumberColumn, values: I64) -> I64:
+        """The last ts at which components may be alive, as far as it is known; FOREVER for those that may still be.
+
+        Args:
+            column: of a component in its own stream.
+            values: (n,) of the column.
+
+        Returns:
+            (n,) int64.
+        """
+        assert column.size is not None
+        cuts = np.array([entry.cut - 1 for entry in self._history] + [FOREVER], np.int64)
+        largest = np.array([entry.largest[column.counted] for entry in self._history], np.int64)
+        return cuts[np.searchsorted(largest, values + column.size)]
+
+    def overdue_since(self, least: int) -> int | None:
+        """The event time since when some counted stream has had as many tuples as its largest window, and at least
+        `least`; None if none has."""
+        found = None
+        for name, size in self._sizes.items():
+            bound = self._largest[name] - max(size, least)
+            cut = next((entry.cut for entry in reversed(self._history) if entry.largest[name] <= bound), None)
+            if size and cut is not None:
+                found = cut if found is None else max(found, cut)
+        return found
