@@ -176,7 +176,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
     at_least_once = kind == "at-least-once"
     if at_least_once:
         options += ["--guarantee", "at-least-once"]
-    placed = base == "placed" or (base == "migrate" and rng.random() < 0.25)
+    placed = base == "placed" or (base in ("migrate", "rows", "except", "aggregate") and rng.random() < 0.25)
     plans = _plans(rng, ALIASES[:streams], edges)
     if not group and base not in ("except",) and rng.random() < 0.5:
         options += ["--plan", rng.choice(plans)]
@@ -184,9 +184,11 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         options += ["--placement", "per-operator"]
         if not partition_by:
             options += ["--operator-partitions", str(rng.choice([1, 2, 3]))]
-    if base != "except" and not (placed and at_least_once) and rng.random() < 0.35:
+    jit = rng.random() < 0.35
+    if jit:
         options += ["--jit", "on"]
-    budget = base in ("budget", "group-budget") or (base in ("rows", "migrate") and not placed and rng.random() < 0.2)
+    may_spill = base in ("rows", "migrate", "placed") and not (placed and jit)
+    budget = base in ("budget", "group-budget") or (may_spill and rng.random() < 0.2)
     if budget:
         options += ["--memory", rng.choice(["1KiB", "64KiB", "128KiB", "256KiB"])]
         if not group:
@@ -197,12 +199,9 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
     proxied, clock = rng.random() < 0.5, rng.random() < 0.2
     workers = rng.choice([1, 1, 2, 3]) if not placed else rng.choice([1, 2, 3])
     state = rng.choice(["own", "own", "shared", "none"])
-    if base == "migrate" or not migrates:
-        strategies: tuple[str, ...] = ("moving-state",) if placed else STRATEGIES
-    else:
-        strategies = STRATEGIES
-    if base == "except":
-        strategies = OF_DIFFERENCE
+    strategies = OF_DIFFERENCE if base == "except" else STRATEGIES
+    if placed:
+        strategies = ("moving-state",)
     wanted = _faults(
         rng, seconds, brokers, workers, session_s, state, proxied, clock,
         plans=plans if migrates else [],
