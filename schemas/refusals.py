@@ -28,12 +28,8 @@ class Feature(StrEnum):
     UNBOUNDED = "[UNBOUNDED]"
 
 
-MEMORY = "--memory"
-GROUP_MEMORY = "--memory for several queries"
 DEFERRED_CLEANUP = "--cleanup none or spark"
 PER_OPERATOR = "--placement per-operator"
-FEEDBACK_BETWEEN_TASKS = "--jit on with --placement per-operator"
-MEMORY_BETWEEN_TASKS = "--memory with --placement per-operator"
 GROUP = "--group"
 PLAN = "--plan"
 SHARED = "a shared operator"
@@ -72,38 +68,16 @@ def _table() -> Iterator[Refusal]:
         yield Refusal(
             executor(name), Feature.EXCEPT, "it joins, and EXCEPT subtracts", "omit the executor, or give xjoin"
         )
-        yield Refusal(
-            MEMORY, executor(name), "it has no partition groups that could be spilled", "omit it, or give xjoin"
-        )
     yield Refusal(executor("juggler"), Feature.ROWS, "it does not count tuples", "give another executor")
     yield Refusal(
         SHARED, Feature.ROWS_AGGREGATES, "the operator does not count the tuples of single queries", "run it standalone"
     )
     yield Refusal(SHARED, Feature.EXCEPT, "the operator joins, and EXCEPT subtracts", "run it standalone")
-    yield from (
-        Refusal(MEMORY, feature, reason, "omit --memory")
-        for feature, reason in (
-            (Feature.ROWS_AGGREGATES, "a spilled tuple does not know when it leaves a window that counts tuples"),
-            (Feature.EXCEPT, "EXCEPT returns tuples without a match, which takes all of the state"),
-        )
-    )
-    yield Refusal(
-        GROUP_MEMORY,
-        Feature.AGGREGATES,
-        "a query that is dropped would have to emit until its pending results have been produced",
-        "omit --memory",
-    )
     yield Refusal(
         DEFERRED_CLEANUP,
         Feature.AGGREGATES,
         "an aggregate's values at an instant need all earlier results",
         "use --cleanup local",
-    )
-    yield Refusal(
-        MEMORY_BETWEEN_TASKS,
-        FEEDBACK_BETWEEN_TASKS,
-        "a task that has spilled a tuple cannot withhold it",
-        "omit --jit or --memory",
     )
     yield from (
         Refusal(GROUP, excluded, reason, instead)

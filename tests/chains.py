@@ -20,6 +20,7 @@ from operators.distributed.edge_reader import EdgeReader
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
 from operators.distributed.feedback import DistributedFeedback, has_feedback
 from operators.distributed.intake import SourceIntake
+from operators.distributed.task_budget import task_budget
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
 from operators.plan.plan import Join, Plan
@@ -312,6 +313,8 @@ class Chain:
         by_topic = {stream.topic: counts[stream.name] for stream in query.streams()}
         self.undelivered: list[FeedbackRequest] = []
         self.operators = decompose(query, plan, by_topic, split, feedback=feedback)
+        if budget is not None:
+            budget = task_budget(query, budget, feedback=feedback)
         self.tasks = [
             Task(operator, number, self.topics, counts, tables or {}, budget)
             for operator in self.operators

@@ -7,6 +7,7 @@ on how the input was cut into pushes and epochs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from operators.aggregate import Aggregator
 from operators.data.evaluate import evaluate
 from operators.data.slices import slices
-from operators.data.statistics import EdgeStatistics, EngineStatistics, merged_edges
+from operators.data.statistics import FILES, EdgeStatistics, EngineStatistics, SpillStatistics, merged_edges
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
 from operators.difference.pipeline import change_kinds
@@ -26,16 +27,17 @@ from operators.engine.selectivity import measure_links
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.feedback import Feedback, feedback_of
 from operators.feedback.watch import BLOOM
-from operators.join.executor import Executor
+from operators.join.executor import XJOIN, Executor
 from operators.join.tables import load_tables
 from operators.kernels.order import order_ties
+from operators.kernels.pages import RingMemory
 from operators.migration.advise import Advice, Goal, advise
 from operators.migration.schedule import MigrationRecord, Schedule
 from operators.migration.strategies import check_strategy
 from operators.plan.choose import Statistics, choose_plan, declared_statistics
 from operators.plan.plan import Plan, check_plan
 from operators.spill.backlog import Backlog
-from operators.spill.block_store import BlockStore
+from operators.spill.block_store import StateDisk
 from operators.spill.plan_spilling import PlanSpilling
 from operators.spill.spilled_part import ROW
 from operators.spill.spilling import MemoryBudget
@@ -44,7 +46,6 @@ from operators.state.durability import Durability
 from operators.state.numbered import NumberColumn, NumberedWindows
 from operators.state.side_state import PARTITION_GROUPS
 from operators.state.sources import Sources
-from schemas import refusals
 from schemas.columns import I64, OP_KEY, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
 from schemas.messages.spills import SpillEvent
@@ -59,6 +60,17 @@ def for_aggregates(budget: MemoryBudget, shortest_window_ms: int) -> MemoryBudge
     """Return the budget of joins whose results are aggregated; see LONGEST_DUE_MS."""
     due_ms = min(shortest_window_ms // 4, LONGEST_DUE_MS)
     return replace(budget, due_ms=due_ms) if budget.due_ms is None else budget
+
+
+def must_be_in_time(query: Query, executor: str, budget: MemoryBudget) -> bool:
+    """Return whether state beyond a memory budget must stay at hand, in files, rather than be spilled.
+
+    Spilled state gives results late. A set difference would have to take back what it has put out; an aggregate over
+    [ROWS n] does not know when spilled tuples leave their windows; and only trees of binary joins have partition groups
+    to spill.
+    """
+    counted = any(source.window.kind == "ROWS" for source in query.sources)
+    return budget.in_time or executor != XJOIN or bool(query.subtracted) or (query.aggregation is not None and counted)
 
 
 class Engine(IntakeMethods):
@@ -80,8 +92,8 @@ class Engine(IntakeMethods):
         detector: how tuples that are not demanded are detected in nested loops, one of
             `operators.feedback.watch.DETECTORS`.
         budget: a memory budget for the states. State beyond it is spilled as blocks, and its results are pending until
-            `clean`.
-        blocks: where blocks are stored; given exactly if `budget` is.
+            `clean`; or it is kept in files (`must_be_in_time`).
+        blocks: where blocks and files are stored; given exactly if `budget` is.
         clock: seconds, for reported times of processing, silence and detection; the engine has no clock of its own.
 
     Attributes:
@@ -112,7 +124,7 @@ class Engine(IntakeMethods):
         numbered: Mapping[str, Sequence[NumberColumn]] | None = None,
         detector: str = BLOOM,
         budget: MemoryBudget | None = None,
-        blocks: BlockStore | None = None,
+        blocks: StateDisk | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
@@ -142,11 +154,13 @@ class Engine(IntakeMethods):
         self._feeds = feedback is True
         self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._spills: PlanSpilling | None = None
+        self._memory: RingMemory | None = None
         if (budget is None) != (blocks is None):
             raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
         if budget is not None and blocks is not None:
-            refusals.check(query, refusals.MEMORY, refusals.executor(executor))
-            if self._aggregator is None:
+            if must_be_in_time(query, executor, budget):
+                self._memory = RingMemory(budget.limit_bytes, blocks.map_file)
+            elif self._aggregator is None:
                 self._spills = PlanSpilling(budget, blocks, clock)
             else:
                 waiting = for_aggregates(budget, min(self._sources.life.values()))
@@ -178,13 +192,18 @@ class Engine(IntakeMethods):
         self._peak_tuples = 0
         self._peak_bytes = 0
         self._tables = tables or {}
-        self._load(self._tables)
+        with self._rings():
+            self._load(self._tables)
         if self._spills is not None:
             self._spills.attach(self._executor, 0)
         if callable(feedback):
             self._feedback = feedback(self._executor, self)
         elif feedback:
             self._feedback = feedback_of(self._executor, 0, detector, clock)
+
+    def _rings(self) -> AbstractContextManager[None]:
+        """Within the context, rings are made where the budget says."""
+        return nullcontext() if self._memory is None else self._memory.used()
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Store the tables' rows and load them into the executor."""
@@ -246,7 +265,7 @@ class Engine(IntakeMethods):
 
     @property
     def spills(self) -> bool:
-        """Whether the engine has a memory budget."""
+        """Whether the engine has a memory budget by which results may come late."""
         return self._spills is not None
 
     @property
@@ -263,7 +282,8 @@ class Engine(IntakeMethods):
         self._input_tuples += len(batch)
         if self.on_push is not None:
             self.on_push(stream, batch)
-        return self._selection.enter(self._sources, stream, batch, {}, restored=False)
+        with self._rings():
+            return self._selection.enter(self._sources, stream, batch, {}, restored=False)
 
     def results(self, found: Tuples) -> Batch:
         """Convert results of the join, ascending by ts, to the form in which `advance` returns them."""
@@ -316,6 +336,10 @@ class Engine(IntakeMethods):
         cut = self.watermark() if cut is None else cut
         if cut <= self.cut:
             return self._nothing()
+        with self._rings():
+            return self._advance(cut)
+
+    def _advance(self, cut: int) -> Batch:
         results: list[Batch] = []
         begin = self.cut
         for end in self._stops(begin, cut):
@@ -523,7 +547,9 @@ class Engine(IntakeMethods):
         restored. The plan must be that of the newest events.
         """
         if self._spills is None:
-            raise InvariantError(f"{len(events)} events of spilled state for an engine without a budget")
+            if events:
+                raise InvariantError(f"{len(events)} events of spilled state for an engine that spills nothing")
+            return
         if self.cut:
             raise InvariantError(f"everything before {self.cut} has been processed without them")
         self._spills.start_replay(events, until)
@@ -591,12 +617,13 @@ class Engine(IntakeMethods):
             raise InvariantError("restore needs a fresh engine")
         durable, self.durable = self.durable, False
         begin = 0
-        for batches, end in self._durability.read_back(self._sources, blocks, cut):
-            for stop in self._stops(begin, end):
-                ready = batches if stop == end else take_before(batches, stop)
-                for piece, at in self._slices(ready, stop):
-                    self._process(piece, at, restored=True)
-            begin = end
+        with self._rings():
+            for batches, end in self._durability.read_back(self._sources, blocks, cut):
+                for stop in self._stops(begin, end):
+                    ready = batches if stop == end else take_before(batches, stop)
+                    for piece, at in self._slices(ready, stop):
+                        self._process(piece, at, restored=True)
+                begin = end
         self.durable = durable
         self._intake.cut = cut
 
@@ -635,9 +662,15 @@ class Engine(IntakeMethods):
             ),
             links=measure_links(self._sources, self.cut) if links else (),
             migrations=self._schedule.statistics(self.cut),
-            spill=None if self._spills is None else self._spills.statistics(),
+            spill=self._spill_statistics(),
             feedback=merged_edges(self._former_edges, () if self._feedback is None else self._feedback.edges()),
         )
+
+    def _spill_statistics(self) -> SpillStatistics | None:
+        if self._memory is not None:
+            memory = self._memory
+            return SpillStatistics(FILES, memory.limit_bytes, memory.in_memory, memory.in_files)
+        return None if self._spills is None else self._spills.statistics()
 
     def _span_ms(self) -> int:
         return 0 if self._first_ts is None else self._last_ts - self._first_ts

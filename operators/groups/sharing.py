@@ -21,12 +21,12 @@ from operators.groups.standalone import StandaloneQuery
 from operators.join.executor import JUGGLER, XJOIN
 from operators.juggler.operator import Juggler
 from operators.plan.choose import choose_plan, declared_statistics, sample_statistics
-from operators.spill.block_store import BlockStore
+from operators.spill.block_store import StateDisk
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from schemas import refusals
 from schemas.columns import Batch
-from schemas.errors import InvariantError, UsageError
+from schemas.errors import InvariantError
 from schemas.groups import query_group, streams_of
 from schemas.query import Query, Stream
 
@@ -58,23 +58,6 @@ def _can_share(query: Query, executor: str | None) -> bool:
     return not refusals.objection(query, refusals.SHARED)
 
 
-def check_group_spillable(queries: Sequence[Query], executor: str | None) -> None:
-    """Reject queries that cannot run within a memory budget.
-
-    Raises:
-        UsageError: names the query and the reason.
-    """
-    standalone = executor if executor in EXECUTORS else XJOIN
-    for query in queries:
-        if query.aggregation is not None or not _can_share(query, executor):
-            _check(query, refusals.MEMORY, refusals.GROUP_MEMORY, refusals.executor(standalone))
-
-
-def _check(query: Query, *settings: str) -> None:
-    if objection := refusals.objection(query, *settings):
-        raise UsageError(f"query {query.name!r}: {objection}")
-
-
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
     """The memory of a group: each query has a share; the queries of a shared operator use theirs together.
@@ -88,7 +71,7 @@ class GroupMemory:
 
     limit_bytes: int
     queries: int
-    blocks: BlockStore
+    blocks: StateDisk
     strategy: str = DEFAULT_STRATEGY
 
     def share(self, queries: int) -> int:
@@ -137,10 +120,11 @@ class QueryRunners:
         named = self.executor if self.executor in EXECUTORS else None
         budget = blocks = None
         if self.memory is not None:
-            _check(query, refusals.GROUP_MEMORY)
-            # No other executor supports a budget.
+            # No other executor spills.
             named = named or XJOIN
-            budget = MemoryBudget(self.memory.share(1), self.memory.strategy)
+            # Aggregates would wait for pending results, and with them the end of a query that is dropped.
+            in_time = query.aggregation is not None
+            budget = MemoryBudget(self.memory.share(1), self.memory.strategy, in_time=in_time)
             blocks = PrefixedBlocks(self.memory.blocks, f"{query.name}/")
         engine = Engine(
             query,
@@ -169,7 +153,7 @@ def group_engine(
     ended: Sequence[EndedQuery] = (),
     clock: Callable[[], float] = lambda: 0.0,
     budget: MemoryBudget | None = None,
-    blocks: BlockStore | None = None,
+    blocks: StateDisk | None = None,
     feedback: bool = False,
 ) -> GroupEngine:
     """Make the engine of several queries, which have different names.
@@ -191,7 +175,6 @@ def group_engine(
         check_group_executor(executor, queries)
     memory = None
     if budget is not None and blocks is not None:
-        check_group_spillable(queries, executor)
         memory = GroupMemory(budget.limit_bytes, len(queries), blocks, budget.strategy)
     factory = QueryRunners(executor, samples, tables or {}, clock, memory, feedback)
     streams = streams_of(queries) if streams is None else streams

@@ -7,6 +7,9 @@ leaves a hole again. Therefore this module itself maps rings from MAPPED_FROM up
 states of 21 MiB, five streams and four joins: the rings took 24.1 MiB from malloc, and take 20.6 MiB from this module.
 
 A smaller ring comes from malloc: it has a few pages, which it soon fills. Malloc maps larger rings anyway.
+
+**Rings in files.** Within `RingMemory.used`, a ring that would exceed a limit is a mapped file. It is read and written
+like any other ring. The system reads its pages when they are needed, and takes their memory back when memory is scarce.
 """
 
 from __future__ import annotations
@@ -14,6 +17,10 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,9 +39,67 @@ GIVES_BACK = hasattr(mmap, "MADV_DONTFORK")
 guarantee nothing, so there a ring must be reallocated."""
 
 
+class RingMemory:
+    """The memory of one engine's rings: up to a limit that of the process, beyond it files.
+
+    Rings below MAPPED_FROM do not count. A ring stays where it is until it is replaced by a larger or a smaller one.
+
+    Args:
+        limit_bytes: of the rings in memory.
+        map_file: returns so many bytes of a new file, zeros, for which the disk has room; raises StateError if it does
+            not.
+
+    Attributes:
+        limit_bytes: as above.
+        in_memory: bytes of rings in memory, unused capacity included.
+        in_files: bytes of rings in files.
+    """
+
+    def __init__(self, limit_bytes: int, map_file: Callable[[int], mmap.mmap]) -> None:
+        self.in_memory = self.in_files = 0
+        self.limit_bytes = limit_bytes
+        self._map_file = map_file
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Within the context, the rings that this thread makes take their memory from here."""
+        before = getattr(_THREAD, "memory", None)
+        _THREAD.memory = self
+        try:
+            yield
+        finally:
+            _THREAD.memory = before
+
+    def take(self, size: int) -> mmap.mmap:
+        """Return so many bytes, zeros.
+
+        Raises:
+            StateError: they must be in a file, and the disk is full or fails.
+        """
+        if self.in_memory + size <= self.limit_bytes:
+            pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.in_memory += size
+            weakref.finalize(pages, self._free, size, 0).atexit = False
+        else:
+            pages = self._map_file(size)
+            self.in_files += size
+            weakref.finalize(pages, self._free, 0, size).atexit = False
+        return pages
+
+    def _free(self, in_memory: int, in_files: int) -> None:
+        self.in_memory -= in_memory
+        self.in_files -= in_files
+
+
+_THREAD = threading.local()
+
+
 def zeroed(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """An array of zeros; if it is large enough to matter, pages never written occupy no memory."""
     size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
+    memory: RingMemory | None = getattr(_THREAD, "memory", None)
+    if memory is not None and size >= MAPPED_FROM:
+        return np.frombuffer(memory.take(size), dtype).reshape(shape)
     if not GIVES_BACK or not MAPPED_FROM <= size < HUGE_FROM:
         return np.zeros(shape, dtype)
     try:

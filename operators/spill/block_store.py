@@ -1,10 +1,11 @@
-"""`BlockStore`: the interface of the disk tier to which the engine writes spilled parts.
+"""`BlockStore` and `StateDisk`: the interfaces of the disk tier to which the engine moves state.
 
-`services.spill.block_store` implements it with RocksDB.
+`services.spill.block_store` implements them with RocksDB and mapped files.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -31,4 +32,12 @@ class BlockStore(Protocol):
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with `prefix`, ascending."""
+        ...
+
+
+class StateDisk(BlockStore, Protocol):
+    """A `BlockStore` that can also keep state in mapped files, as part of the process's memory."""
+
+    def map_file(self, size: int) -> mmap.mmap:
+        """Map so many bytes of a new file, zeros. The file is gone when nothing refers to the mapping."""
         ...

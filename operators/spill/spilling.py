@@ -63,6 +63,7 @@ class MemoryBudget:
         due_rows: see DUE_ROWS.
         due_ms: parts are cleaned up after this event time, because an aggregate waits for their pending results; None
             if nothing waits.
+        in_time: no result may come late. State beyond the limit then stays at hand in files; nothing is spilled.
     """
 
     limit_bytes: int
@@ -70,6 +71,7 @@ class MemoryBudget:
     groups: int = PARTITION_GROUPS
     due_rows: int = DUE_ROWS
     due_ms: int | None = None
+    in_time: bool = False
 
 
 class StateSpiller:

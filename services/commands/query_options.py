@@ -71,7 +71,7 @@ Memory = Annotated[
         metavar="SIZE",
         help="Memory for tuples and states, such as 64MiB; in a worker, for each task. What exceeds it is spilled to "
         'disk. The results that this leaves pending come later, marked "_phase": "cleanup"; aggregates wait for them. '
-        "Not for EXCEPT. Default: no limit.",
+        "EXCEPT keeps it in files, and nothing is late. Default: no limit.",
     ),
 ]
 

@@ -74,6 +74,7 @@ class WorkerMetrics:
         self.kept_back = gauge("feedback_kept_back_tuples", "Tuples kept back until a join can use them.")
         self.memory_used = gauge("memory_used_bytes", "Bytes that tuples and states take of the memory budget.")
         self.memory_budget = gauge("memory_budget_bytes", "The memory budget.")
+        self.memory_files = gauge("memory_file_bytes", "Bytes of state beyond the memory budget, kept in files.")
         self.spills = counter("spills", "Times that the memory budget was exceeded.")
         self.spilled_groups = counter("spilled_groups", "Partition groups that left memory.")
         self.spilled_bytes = counter("spilled_bytes", "Bytes written for them, compressed.")
@@ -173,6 +174,7 @@ class TaskMetrics:
         for gauge, value in (
             (worker.memory_used, found.used_bytes),
             (worker.memory_budget, found.budget_bytes),
+            (worker.memory_files, found.file_bytes),
             (worker.spilled_tuples, found.on_disk_tuples),
             (worker.owed_pairs, found.owed),
             (worker.longest_spill, found.longest_spill_s),
@@ -221,6 +223,7 @@ class TaskMetrics:
             worker.kept_back,
             worker.memory_used,
             worker.memory_budget,
+            worker.memory_files,
             worker.spilled_tuples,
             worker.owed_pairs,
             worker.longest_spill,

@@ -102,9 +102,6 @@ class WorkerSettings:
         distributed = self.placement is Placement.PER_OPERATOR
         given = {
             refusals.PER_OPERATOR: distributed,
-            refusals.FEEDBACK_BETWEEN_TASKS: distributed and self.jit,
-            refusals.MEMORY: self.budget is not None,
-            refusals.MEMORY_BETWEEN_TASKS: distributed and self.budget is not None,
             refusals.PLAN: self.plan is not None,
         }
         return tuple(setting for setting, is_given in given.items() if is_given)

@@ -1,6 +1,7 @@
 """Stores spilled state on disk: blocks of bytes by key, in RocksDB. Entry: `SpillStore`.
 
     folder/weir-spill      marks the folder as Weir's, with its format
+    (files without a name  are mapped as memory: state that must stay at hand, see `operators.kernels.pages`)
     folder/blocks/         the RocksDB table: `b` + key: a block; `n` + key: its length, 4 bytes, big endian
 
 A block is written once, read once or twice and deleted, so there is no write-ahead log. Blocks reach the disk in the
@@ -14,8 +15,11 @@ still be read, from the buffers if necessary.
 
 from __future__ import annotations
 
+import mmap
+import os
 import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -161,6 +165,20 @@ class SpillStore(RocksStore):
     def keys(self, prefix: str = "") -> list[str]:
         """The keys that begin with `prefix`, ascending."""
         return sorted(key for key in self._sizes if key.startswith(prefix))
+
+    def map_file(self, size: int) -> mmap.mmap:
+        """Map so many bytes of a new file, zeros. It has no name, so nothing of it stays behind.
+
+        Raises:
+            SpillError: the disk has no room for it, or fails.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.path) as file:
+                # Without room, writing to the mapping would end the process.
+                os.posix_fallocate(file.fileno(), 0, size)
+                return mmap.mmap(file.fileno(), size)
+        except OSError as error:
+            raise self._error(f"{size:,} bytes of state cannot be kept in a file", error) from None
 
     def flush(self) -> None:
         """Make all puts and deletions durable.

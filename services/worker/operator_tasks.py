@@ -10,9 +10,9 @@ from operators.data.statistics import EngineStatistics
 from operators.distributed.feedback import has_feedback
 from operators.distributed.intake import SourceIntake
 from operators.distributed.query_statistics import as_query_statistics
-from operators.engine.engine import Engine, for_aggregates
+from operators.distributed.task_budget import task_budget
+from operators.engine.engine import Engine
 from operators.plan.plan import Join, Plan
-from operators.state.sources import life_of
 from schemas.codecs.notice import Notice
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
@@ -89,9 +89,9 @@ class OperatorTasks(TaskKind):
         spec, recovery, spilled = start.spec, start.recovery, start.spill
         feedback = self._task_feedback(part, start)
         operator_feedback = None if feedback is None else feedback.operator_feedback
-        budget = None if spilled is None else spilled.budget
-        if budget is not None and self._whole.query.aggregation is not None:
-            budget = for_aggregates(budget, min(map(life_of, self._whole.query.sources)))
+        budget = None
+        if spilled is not None:
+            budget = task_budget(self._whole.query, spilled.budget, feedback=spec.settings.jit)
         # A set difference, or a query that is one operator, has feedback of its own.
         within = spec.settings.jit and (bool(spec.query.subtracted) or not part.operator.columns)
         lanes = make_lanes(spec, recovery, start.log, operator_feedback)

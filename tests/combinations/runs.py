@@ -80,7 +80,7 @@ def _spilling(
     traits: frozenset[str], case: Case, budget: MemoryBudget, changes: Changes, data: st.DataObject
 ) -> list[Row]:
     """One task within a budget, which may die."""
-    options = {"feedback": JIT in traits}
+    options = {"feedback": JIT in traits, "executor": next(iter(traits & {*EXECUTOR_TRAITS}), "xjoin")}
     task = Incarnations(case, budget, changes, snapshots=data.draw(st.booleans()), **options)
     for turns in data.draw(st.lists(TURNS, max_size=3)):
         for size in turns:

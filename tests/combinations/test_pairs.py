@@ -12,6 +12,7 @@ from tests.combinations.runs import results
 from tests.combinations.traits import FEATURES, SETTINGS, case_with, further, pairs
 from tests.feeding import canonical
 from tests.operators.spill.small_parts import small_parts
+from tests.operators.state.small_rings import small_rings
 from tests.profiles import examples
 
 PAIRS = pairs()
@@ -29,7 +30,7 @@ def test_a_pair_gives_the_oracles_results(pair: frozenset[str], data: st.DataObj
     traits = data.draw(further(pair))
     note(named(traits))
     case = data.draw(case_with(traits))
-    with small_parts(), pytest.MonkeyPatch.context() as patch:
+    with small_parts(), small_rings(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(numbered, "SWEEP_TUPLES", 1)
         got = results(traits, case, data)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))

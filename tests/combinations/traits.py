@@ -53,12 +53,6 @@ def refusable(traits: Iterable[str]) -> set[str]:
     found |= {refusals.migration(CHANGES[name]) for name in given & {*CHANGES}}
     if distributed:
         found |= {refusals.PER_OPERATOR}
-    if MEMORY in given:
-        found |= {refusals.MEMORY}
-        found |= {refusals.MEMORY_BETWEEN_TASKS} if distributed else set()
-        found |= {refusals.GROUP_MEMORY} if GROUP in given else set()
-    if JIT in given and distributed:
-        found |= {refusals.FEEDBACK_BETWEEN_TASKS}
     return found
 
 

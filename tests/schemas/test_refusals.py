@@ -51,7 +51,7 @@ def test_a_plain_join_goes_with_everything() -> None:
 
 def test_a_refusal_names_both_and_says_why() -> None:
     with pytest.raises(UsageError) as raised:
-        refusals.check(query(QUERIES[Feature.ROWS]), refusals.MEMORY, refusals.executor(JUGGLER))
+        refusals.check(query(QUERIES[Feature.ROWS]), refusals.PLAN, refusals.executor(JUGGLER))
     assert str(raised.value) == (
         "--executor juggler does not go with [ROWS n] of B: it does not count tuples; give another executor"
     )
@@ -59,10 +59,9 @@ def test_a_refusal_names_both_and_says_why() -> None:
 
 def test_settings_are_refused_among_each_other() -> None:
     """In either order, and without a query."""
-    mjoin = refusals.executor("mjoin")
-    for settings in ((refusals.MEMORY, mjoin), (mjoin, refusals.MEMORY)):
-        assert refusals.objection(None, *settings).startswith("--memory does not go with --executor mjoin: ")
-    assert not refusals.objection(None, refusals.MEMORY, refusals.PLAN)
+    for settings in ((refusals.GROUP, refusals.PLAN), (refusals.PLAN, refusals.GROUP)):
+        assert refusals.objection(None, *settings).startswith("--group does not go with --plan: ")
+    assert not refusals.objection(None, refusals.PER_OPERATOR, refusals.PLAN)
 
 
 def test_aggregates_over_counted_windows() -> None:

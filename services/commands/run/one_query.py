@@ -54,12 +54,9 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
     changes = [parse_plan_change(change, query, executor, goal) for change in options.migrate or []]
     check_output_names(query)
     feedback = options.jit is Switch.ON
-    budget = options.memory is not None
-    wanted = {
-        refusals.MEMORY: budget,
-        refusals.DEFERRED_CLEANUP: budget and options.cleanup is not Cleanup.LOCAL,
-    }
-    refusals.check(query, refusals.executor(executor), *(setting for setting, asked in wanted.items() if asked))
+    refusals.check(query, refusals.executor(executor))
+    if options.memory is not None and options.cleanup is not Cleanup.LOCAL:
+        refusals.check(query, refusals.DEFERRED_CLEANUP)
     given = {
         "--out": options.out, "--stats": options.stats, "--late": options.late, "--dead-letters": options.dead_letters
     }  # fmt: skip

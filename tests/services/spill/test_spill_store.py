@@ -18,7 +18,7 @@ from schemas.codecs.blocks import decode_block, encode_block
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
 from schemas.query import Type
-from services.spill.block_store import BUFFER_BYTES, SpillStore
+from services.spill.block_store import BUFFER_BYTES, SpillError, SpillStore
 from tests.operators.spill.memory_blocks import MemoryBlocks
 
 ROOT = Path(__file__).parents[3]
@@ -60,6 +60,24 @@ def test_keys_of_a_prefix_ascend(blocks: BlockStore) -> None:
     assert blocks.keys("j1") == ["j1", "j1/g007/p1", "j1/g007/p2", "j1/g01/p1"]
     assert len(blocks.keys("")) == 5
     assert blocks.keys("j3") == []
+
+
+def test_a_mapped_file_has_zeros_and_leaves_nothing(tmp_path: Path) -> None:
+    store = SpillStore(tmp_path / "spill")
+    before = sorted(tmp_path.rglob("*"))
+    pages = store.map_file(100_000)
+    assert pages[:] == bytes(100_000)
+    pages[70_000:70_003] = b"abc"
+    assert pages[69_999:70_004] == b"\0abc\0"
+    assert sorted(tmp_path.rglob("*")) == before
+    store.close()
+
+
+def test_a_file_for_which_the_disk_has_no_room_is_refused(tmp_path: Path) -> None:
+    store = SpillStore(tmp_path / "spill")
+    with pytest.raises(SpillError, match=r"bytes of state cannot be kept in a file: .*; "):
+        store.map_file(1 << 55)
+    store.close()
 
 
 def test_what_was_deleted_is_gone(blocks: BlockStore) -> None:
@@ -124,7 +142,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from services.spill.block_store import SpillStore
+from services.spill.block_store import SpillError, SpillStore
 store = SpillStore(Path(sys.argv[1]))
 for number in range(100):
     store.put(f"{number:03d}", np.random.default_rng(number).bytes(256 << 10))
