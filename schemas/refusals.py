@@ -97,7 +97,7 @@ def _table() -> Iterator[Refusal]:
     for strategy in ("auto", "moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc"):
         reason = "the executor is a black box to it"
         yield Refusal(migration(strategy), executor("juggler"), reason, _OTHER_STRATEGY)
-    for strategy in ("parallel-track", "hybmig", "hybmig-bsc", "jisc", "gms", "gpt", "ghm"):
+    for strategy in ("parallel-track", "hybmig", "jisc", "gms", "gpt", "ghm"):
         reason = "it works on the states of one task"
         yield Refusal(migration(strategy), PER_OPERATOR, reason, _OTHER_STRATEGY)
 

@@ -65,7 +65,9 @@ class Coordinator:
             raise
         tasks = lay_out(self._query, counts).tasks
         topics = admin.control(self._settings.group, self._settings.replication)
-        coordination = Coordination(tasks, self._objection)
+        # Of a set difference no strategy but moving-state can be prepared.
+        auto = "moving-state" if self._query.subtracted else "hybmig-bsc"
+        coordination = Coordination(tasks, self._objection, auto)
         log = ControlLog(self._settings.clients, topics.control, f"weir-{self._settings.group}-coordinator").start()
         try:
             view = log.read_to_end(60.0)

@@ -15,16 +15,24 @@ tuples that are alive at T or arrive later, and all of these are read again. The
 before the new version's first, so results also stay in order. This is the paper's moving state strategy (HybMig 2.2),
 with the log as the state that is moved: no results are produced while the states are rebuilt.
 
-Kafka alone determines the version in force: it is the newest version that has committed something, or whose predecessor
-has reached its cut. A worker that starts or restarts at any time finds the same answer. If Kafka has not completed some
-commits, the worker may find the answer of a moment before; then the tasks of the older version find that they have
-ended.
+**Prepared changes.** With `hybmig-bsc` the next version's tasks run before there is a cut, beside the old ones: as soon
+as the plan is proposed, they read the windows as of the old tasks' last commits and follow them
+(`services.control.predecessor`). The old tasks answer the proposal only when the new ones have caught up
+(`is_ready`). So when the old version is over, the new one has its group, its topics and its states. This is the paper's
+background state completion (HybMig 4.2). A proposal may be withdrawn, and its tasks and topics are then of no use, so
+the group of a prepared version is named after the request, too.
+
+Kafka alone determines the version in force: it is the newest version whose results have been committed, or whose
+predecessor has reached its cut. A worker that starts or restarts at any time finds the same answer. If Kafka has not
+completed some commits, the worker may find the answer of a moment before; then the tasks of the older version find that
+they have ended.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from operators.distributed.decompose import decompose, without_joins_of_tables
 from operators.plan.plan import Plan, parse_plan
@@ -38,8 +46,29 @@ from services.process.settings import WorkerSettings
 from services.recovery.committed_offsets import POLL_S, TIMEOUT_S, read_commits
 from services.recovery.starting_point import Committed
 
-STRATEGIES = ("moving-state", "auto")
-"""The strategies of a distributed query; `auto` chooses moving-state, since there is no other."""
+PREPARED = frozenset({"hybmig-bsc"})
+"""The strategies by which the next version's tasks run before there is a cut. They decide how a version's group is
+named."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanVersion:
+    """A version of the plan, decided or proposed.
+
+    Attributes:
+        number: 0 for the workers' own plan.
+        group: its consumer group.
+        id: of the request for it; empty for version 0.
+        prepared: whether its tasks run before there is a cut.
+        cut: event time at which it begins; 0 for version 0, None while it is only proposed.
+    """
+
+    number: int
+    group: str
+    plan: Plan
+    id: str = ""
+    prepared: bool = False
+    cut: int | None = 0
 
 
 class PlanVersions:
@@ -56,24 +85,44 @@ class PlanVersions:
         self._settings = settings
         self._counts = dict(counts)
 
-    def group(self, version: int) -> str:
-        """The consumer group of a version."""
-        return self._settings.group if version == 0 else f"{self._settings.group}.v{version}"
+    def version(self, number: int, view: View) -> PlanVersion:
+        """A decided version."""
+        if number == 0:
+            return PlanVersion(0, self._settings.group, self._own)
+        change = view.changes[number - 1]
+        return self._version(number, change.id, change.plan, change.strategy, change.cut)
 
-    def plan(self, version: int, view: View) -> Plan:
-        """The plan of a version."""
-        if version == 0:
-            return self._own
-        return without_joins_of_tables(self._query, parse_plan(view.changes[version - 1].plan, self._query))
+    def proposed(self, view: View) -> PlanVersion | None:
+        """The version that is proposed and has to be prepared; None if there is none, or the query cannot run it."""
+        proposal = view.open
+        if proposal is None or proposal.strategy not in PREPARED:
+            return None
+        try:
+            found = self._version(len(view.changes) + 1, proposal.id, proposal.plan, proposal.strategy, None)
+            self.layout(found)
+        except UsageError:
+            return None  # the tasks refuse the proposal
+        return found
 
-    def layout(self, version: int, view: View) -> DistributedLayout:
+    def _version(self, number: int, id_: str, plan: str, strategy: str, cut: int | None) -> PlanVersion:
+        prepared = strategy in PREPARED
+        group = f"{self._settings.group}.v{number}" + (f".{id_}" if prepared else "")
+        parsed = without_joins_of_tables(self._query, parse_plan(plan, self._query))
+        return PlanVersion(number, group, parsed, id_, prepared, cut)
+
+    def layout(self, version: PlanVersion) -> DistributedLayout:
         """The tasks of a version."""
-        prefix = ControlTopics.of(self.group(version)).control.removesuffix("control")
+        prefix = ControlTopics.of(version.group).control.removesuffix("control")
         split = self._settings.operator_partitions
         operators = decompose(
-            self._query, self.plan(version, view), self._counts, split, prefix, feedback=self._settings.jit
+            self._query, version.plan, self._counts, split, prefix, feedback=self._settings.jit
         )
         return DistributedLayout(operators, self._counts)
+
+    def topics(self, version: PlanVersion) -> list[str]:
+        """The topics that a version alone uses; they may be deleted when nothing of it runs any more."""
+        own = ControlTopics.of(version.group)
+        return [*self.layout(version).internal, own.feedback, own.transactions]
 
     def objection(self, plan: Plan, strategy: str) -> str:
         """Why the query cannot change to this plan by this strategy; empty when it can."""
@@ -93,20 +142,23 @@ class PlanVersions:
         Raises:
             BrokerError: Kafka does not answer.
         """
-        for version in range(len(view.changes), 0, -1):
-            if self.begun(version, view) or self.over(version - 1, view):
-                return version
+        for number in range(len(view.changes), 0, -1):
+            if self.begun(number, view) or self.over(number - 1, view):
+                return number
         return 0
 
-    def begun(self, version: int, view: View) -> bool:
-        """True when a task of the version has committed something."""
-        return bool(self._commits(version, _lanes(self.layout(version, view))))
+    def begun(self, number: int, view: View) -> bool:
+        """True when a task that writes results has committed something beyond the version's cut."""
+        version = self.version(number, view)
+        layout, cut = self.layout(version), version.cut or 0
+        lanes = [lane for task in range(layout.sinks) for lane in layout.lanes(task)]
+        return any(found.message.cut > cut for found in self.commits(version, lanes).values())
 
-    def over(self, version: int, view: View) -> bool:
+    def over(self, number: int, view: View) -> bool:
         """True when all tasks of the version have reached the cut where the next version begins."""
-        return version < len(view.changes) and self._last_commits(version, view) is not None
+        return number < len(view.changes) and self._last_commits(number, view) is not None
 
-    def handed_over(self, version: int, view: View) -> dict[Lane, Committed]:
+    def handed_over(self, number: int, view: View) -> dict[Lane, Committed]:
         """The last commits of a version that is over, by each partition, source or internal, that its tasks read.
 
         While a broker restarts it may for a moment report older commits, or none; then this asks again.
@@ -116,26 +168,30 @@ class PlanVersions:
         """
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            found = self._last_commits(version, view)
+            found = self._last_commits(number, view)
             if found is not None:
                 return found
             if time.monotonic() > deadline:
+                group = self.version(number, view).group
                 raise BrokerError(
-                    f"group {self.group(version)!r} has not committed the cut of plan change {version + 1}, where the "
+                    f"group {group!r} has not committed the cut of plan change {number + 1}, where the "
                     "next plan took over: its offsets have expired, or somebody has deleted or set them"
                 )
             time.sleep(POLL_S)
 
-    def _last_commits(self, version: int, view: View) -> dict[Lane, Committed] | None:
+    def _last_commits(self, number: int, view: View) -> dict[Lane, Committed] | None:
         """The last commits of a version; None unless all of its tasks have reached their cut."""
-        cut, lanes = view.changes[version].cut, _lanes(self.layout(version, view))
-        found = self._commits(version, lanes)
+        version = self.version(number, view)
+        cut, lanes = view.changes[number].cut, all_lanes(self.layout(version))
+        found = self.commits(version, lanes)
         over = len(found) == len(lanes) and all(commit.message.cut >= cut for commit in found.values())
         return found if over else None
 
-    def _commits(self, version: int, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        return read_commits(self._settings.clients, self.group(version), lanes)
+    def commits(self, version: PlanVersion, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
+        """What the tasks of a version have committed of some partitions."""
+        return read_commits(self._settings.clients, version.group, lanes)
 
 
-def _lanes(layout: DistributedLayout) -> list[Lane]:
+def all_lanes(layout: DistributedLayout) -> list[Lane]:
+    """The partitions that the tasks of a version read."""
     return [lane for task in range(layout.tasks) for lane in layout.lanes(task)]

@@ -1,20 +1,23 @@
 """Handles plan changes in a task of a distributed query: the task promises a bound for the cut, and ends at the cut.
 
 This is the counterpart of `services.program.migrations.TaskMigrations`, whose task changes its plan in place. Here the
-tasks of the next plan version take over (`services.control.plan_versions`).
+tasks of the next plan version take over (`services.control.plan_versions`). A task of a version that is prepared takes
+no part in the barrier until the former version is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from operators.plan.plan import Plan, parse_plan
 from schemas.errors import UsageError
-from schemas.messages.control import Done, Propose, Started
+from schemas.messages.control import Done, Opened, Propose, Started
 from schemas.query import Query
 from services.control.barrier import Change, View
-from services.control.participant import Participant
-from services.control.plan_versions import STRATEGIES
+from services.control.participant import RESEND_S, Participant
+from services.control.plan_versions import PREPARED
+from services.control.predecessor import Predecessor
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
 from services.program.migrations import Control, PlanChanges
@@ -30,6 +33,9 @@ class DistributedMigrations(PlanChanges):
         version: of the whole plan that the task is a part of.
         incarnation: a name that no other incarnation of the task has.
         objection: returns why the query cannot change to a plan by a strategy; an empty text if it can.
+        is_prepared: whether the version that a proposal has made necessary can take over; called with the request's id.
+        predecessor: the former version, if this one is prepared while that runs.
+        writes_results: whether the task writes the query's results.
     """
 
     def __init__(
@@ -43,6 +49,9 @@ class DistributedMigrations(PlanChanges):
         incarnation: str,
         fingerprint: str,
         objection: Callable[[Plan, str], str],
+        is_prepared: Callable[[str], bool],
+        predecessor: Predecessor | None = None,
+        writes_results: bool = False,
         control: Control,
         log: Log,
         metrics: TaskMetrics,
@@ -57,6 +66,11 @@ class DistributedMigrations(PlanChanges):
         self._control = control
         self._log = log
         self._metrics = metrics
+        self._is_prepared = is_prepared
+        self._predecessor = predecessor
+        self._writes_results = writes_results
+        self._incarnation = incarnation
+        self._opened_s = float("-inf")
         self._participant = Participant(task, incarnation, self._check, version)
         self._next: Change | None = None
         self._concluded = False
@@ -87,11 +101,34 @@ class DistributedMigrations(PlanChanges):
     def look(self, committed: float, now: float) -> None:
         """Read the log, and answer proposals. A task that will end answers no more: the next version's task does."""
         view = self._control.view
+        if self._predecessor is not None and not self._takes_part(self._predecessor, view, now):
+            return
         self._take(view)
+        proposal = view.open
+        if (
+            proposal is not None
+            and proposal.strategy in PREPARED
+            and not self._is_prepared(proposal.id)
+            and not self._check(proposal)
+        ):
+            view = replace(view, open=None)  # answered later
         if self._next is None:
             self._control.append(
                 *self._participant.look(view, reached=self._engine.cut, speed=0.0, committed=committed, now=now)
             )
+
+    def _takes_part(self, predecessor: Predecessor, view: View, now: float) -> bool:
+        """Whether a prepared task has become one of the version in force, and the log says so."""
+        if not predecessor.over:
+            return False
+        if view.incarnations.get(self._task) == self._incarnation:
+            self._predecessor = None
+            self._log.info("plan taken over", version=self._version)
+            return True
+        if now - self._opened_s >= RESEND_S:
+            self._opened_s = now
+            self._control.append(Opened(task=self._task, life=self._incarnation, tasks=self._tasks))
+        return False
 
     def _take(self, view: View) -> None:
         for change in self._participant.changes(view):
@@ -101,6 +138,8 @@ class DistributedMigrations(PlanChanges):
 
     def limit(self, watermark: int, now: float) -> int:
         """The largest cut of the next epoch."""
+        if self._predecessor is not None and self._writes_results:
+            watermark = min(watermark, self._predecessor.limit)
         if self._next is not None:
             return min(watermark, self._next.cut)
         bound = self._participant.bound
@@ -117,7 +156,7 @@ class DistributedMigrations(PlanChanges):
             return
         self._concluded = True
         self._log.info("plan left", version=self.version, cut=change.cut)
-        strategy = STRATEGIES[0]
+        strategy = change.strategy if change.strategy in PREPARED else "moving-state"
         self._control.append(
             Started(
                 id=change.id,

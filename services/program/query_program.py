@@ -25,6 +25,7 @@ class QueryProgram:
     Args:
         announced: the cut of the last commit.
         publish: receives the engine's statistics and the plan's version.
+        since: returns the event time from which on this plan delivers results.
     """
 
     numbers = ()
@@ -36,6 +37,7 @@ class QueryProgram:
         changes: PlanChanges,
         announced: int,
         publish: Callable[[EngineStatistics, int], None],
+        since: Callable[[], int] = int,
     ) -> None:
         self.engine = engine
         self.pending_pairs = 0
@@ -44,7 +46,7 @@ class QueryProgram:
         self._found: Batch | None = None
         nothing = engine.advance(0)
         complete = (lambda: engine.complete) if engine.spills else None
-        self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, spec.since, complete)
+        self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, since, complete)
 
     @property
     def durable(self) -> Engine:

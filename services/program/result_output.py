@@ -44,7 +44,7 @@ class SinkEncoder:
         topic: that receives the results.
         keys: names of a group's values in the keys of upserts; None if results are no upserts.
         finish: turns the last operator's results into the query's; None for a whole query.
-        since: results with a smaller ts belong to a former plan and are dropped.
+        since: returns the event time before which results belong to a former plan, and are dropped.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SinkEncoder:
         topic: str,
         keys: tuple[str, ...] | None,
         finish: Callable[[Batch], Batch] | None = None,
-        since: int = 0,
+        since: Callable[[], int] = int,
     ) -> None:
         self._topic = topic
         self._keys = keys
@@ -71,8 +71,9 @@ class SinkEncoder:
 
     def _finished(self, results: Batch) -> Batch:
         """The query's results, without those that belong to a former plan."""
-        if len(results) and int(results.ts[0]) < self._since:
-            results = results.slice(int(np.searchsorted(results.ts, self._since)), len(results))
+        since = self._since()
+        if len(results) and int(results.ts[0]) < since:
+            results = results.slice(int(np.searchsorted(results.ts, since)), len(results))
         return results if self._finish is None else self._finish(results)
 
     def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
@@ -146,7 +147,7 @@ def encoder_of(
     part: Part | None,
     announced: int,
     nothing: Batch,
-    since: int = 0,
+    since: Callable[[], int] = int,
     complete: Callable[[], int] | None = None,
 ) -> ResultEncoder:
     """Make the encoder of a task.
@@ -156,7 +157,7 @@ def encoder_of(
         part: the operator that the task runs; None for a whole query.
         announced: the watermark that was committed last.
         nothing: an empty batch of the engine's results.
-        since: event time at which the task's plan begins.
+        since: returns the event time at which the task's plan begins.
         complete: see `BlockEncoder`.
     """
     if part is None:

@@ -78,6 +78,9 @@ class EpochLoop:
                 self._look(time.monotonic())
             if isinstance(item, Arrival):
                 self._take(item)
+            if context.predecessor is not None:
+                for lane in context.lanes.values():
+                    context.take(lane)
             self._alignment.pause_lanes_ahead()
             if context.feedback is not None and context.feedback.serve(context.engine.watermark(), time.monotonic()):
                 timer.request()

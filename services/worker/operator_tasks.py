@@ -7,16 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from operators.data.statistics import EngineStatistics
+from operators.data.watermark import END
 from operators.distributed.feedback import has_feedback
 from operators.distributed.intake import SourceIntake
 from operators.distributed.query_statistics import as_query_statistics
 from operators.distributed.task_budget import task_budget
 from operators.engine.engine import Engine
-from operators.plan.plan import Join, Plan
+from operators.plan.plan import Join
 from schemas.codecs.notice import Notice
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
-from services.control.plan_versions import PlanVersions
+from services.control.plan_versions import PlanVersion, PlanVersions
+from services.control.predecessor import Predecessor
 from services.control.task_statistics import Publisher
 from services.kafka.topics import Lane
 from services.placement.distributed import DistributedLayout, Part, part_fingerprint
@@ -41,30 +43,34 @@ class OperatorTasks(TaskKind):
 
     Args:
         whole: of the whole query.
-        plan: the whole plan.
-        version: of the plan.
+        version: of the whole plan.
         feedback: the feedback topic; None without feedback.
+        is_prepared: see `DistributedMigrations`.
+        predecessor: the former version, if this one is prepared while that runs.
     """
 
     def __init__(
         self,
         whole: TaskSpec,
-        plan: Plan,
         layout: DistributedLayout,
-        version: int,
+        version: PlanVersion,
         versions: PlanVersions,
         control: ControlLog,
         publisher: Publisher,
         feedback: FeedbackLog | None,
+        is_prepared: Callable[[str], bool],
+        predecessor: Predecessor | None = None,
     ) -> None:
         self._whole = whole
-        self._plan = plan
+        self._plan = version.plan
         self._layout = layout
         self._version = version
         self._versions = versions
         self._control = control
         self._publisher = publisher
         self._feedback = feedback
+        self._is_prepared = is_prepared
+        self._predecessor = predecessor
 
     def spec(self, number: int) -> TaskSpec:
         """One operator of the plan."""
@@ -113,8 +119,9 @@ class OperatorTasks(TaskKind):
                 spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan)
             )
         migrations = self._migrations(engine, start)
-        program = QueryProgram(spec, engine, migrations, recovery.cut, self._publish(part, start))
-        return TaskParts(lanes, program, migrations, spill, feedback, self._silence(part, start, lanes))
+        program = QueryProgram(spec, engine, migrations, recovery.cut, self._publish(part, start), self._begin)
+        silence = self._silence(part, start, lanes)
+        return TaskParts(lanes, program, migrations, spill, feedback, silence, self._predecessor)
 
     def _intake(self, part: Part, start: TaskStart) -> TaskParts:
         """Build a task that passes sources on to others."""
@@ -123,18 +130,22 @@ class OperatorTasks(TaskKind):
         engine = SourceIntake(query, partitions_of(lanes), recovery.cut, numbers, time.monotonic)
         migrations = self._migrations(engine, start)
         program = IntakeProgram(part, engine, migrations, recovery.cut, self._publish(part, start))
-        return TaskParts(lanes, program, migrations, silence=self._silence(part, start, lanes))
+        silence = self._silence(part, start, lanes)
+        return TaskParts(lanes, program, migrations, silence=silence, predecessor=self._predecessor)
 
     def _migrations(self, engine: TaskEngine, start: TaskStart) -> DistributedMigrations:
         return DistributedMigrations(
             engine,
             query=self._whole.query,
-            version=self._version,
+            version=self._version.number,
             task=start.number,
             tasks=self._layout.tasks,
             incarnation=start.incarnation,
             fingerprint=self._whole.fingerprint,
             objection=self._versions.objection,
+            is_prepared=self._is_prepared,
+            predecessor=self._predecessor,
+            writes_results=start.number < self._layout.sinks,
             control=self._control,
             log=start.log,
             metrics=start.metrics,
@@ -145,6 +156,8 @@ class OperatorTasks(TaskKind):
         publish = self._publisher.of(start.number, start.incarnation)
 
         def publish_as_query(found: EngineStatistics, version: int) -> None:
+            if not self.takes_part:
+                return  # the former version's tasks have the same numbers
             publish(as_query_statistics(found, part.operator, self._whole.query, self._plan), version)
 
         return publish_as_query
@@ -191,10 +204,25 @@ class OperatorTasks(TaskKind):
         edges = self._layout.part(number).operator.outputs
         return [(edge.topic, partition) for edge in edges for partition in range(edge.partitions)]
 
+    @property
+    def takes_part(self) -> bool:
+        """Not while the former version runs."""
+        return self._predecessor is None or self._predecessor.over
+
+    def _begin(self) -> int:
+        """Event time from which on this version delivers results; END while that is not decided."""
+        if self._version.number == 0:
+            return 0
+        change = self._control.view.change(self._version.id)
+        return END if change is None else change.cut
+
     def former_commits(self, number: int) -> dict[Lane, Committed] | None:
         """What the tasks of the former version have committed of the task's sources."""
-        if self._version == 0:
+        if self._version.number == 0:
             return None
+        if self._predecessor is not None:
+            found = dict(self._predecessor.commits)
+        else:
+            found = self._versions.handed_over(self._version.number - 1, self._control.view)
         own = {*self._layout.lanes(number)} - {*self.internal_input(number)}
-        handed_over = self._versions.handed_over(self._version - 1, self._control.view)
-        return {lane: found for lane, found in handed_over.items() if lane in own}
+        return {lane: commit for lane, commit in found.items() if lane in own}

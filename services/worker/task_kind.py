@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from services.control.barrier import View
+from services.control.predecessor import Predecessor
 from services.delivery.sink import Sink
 from services.kafka.topics import Lane
 from services.process.logs import Log
@@ -58,6 +59,7 @@ class TaskParts:
     spill: TaskSpill | None = None
     feedback: TaskFeedback | None = None
     silence: Silence | None = None
+    predecessor: Predecessor | None = None
 
 
 class TaskKind(ABC):
@@ -90,6 +92,11 @@ class TaskKind(ABC):
     def internal_output(self, number: int) -> Sequence[Lane]:
         """The partitions of internal topics that a task may write to; they need not exist."""
         return ()
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether tasks take part in the barrier of plan changes as soon as they are opened."""
+        return True
 
     def former_commits(self, number: int) -> dict[Lane, Committed] | None:
         """What the tasks of the former plan have committed of a task's input; None if there was no former plan.

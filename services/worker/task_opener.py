@@ -19,6 +19,7 @@ from pathlib import Path
 
 from schemas.errors import BrokerError, StateError
 from services.control.control_log import ControlLog
+from services.control.plan_versions import PlanVersion
 from services.delivery.sink import IdempotentSink, Repair, Sink
 from services.delivery.transactional import TransactionalSink
 from services.kafka.topics import ControlTopics, Lane, TopicAdmin
@@ -51,12 +52,16 @@ class ActivePlan:
         version: of the plan; 0 is the worker's own (`services.control.plan_versions`).
         group: the consumer group of that version.
         spec: of the whole query.
+        statistics: the topic of statistics.
+        plan_version: of a distributed query; None for any other.
     """
 
     version: int
     group: str
     layout: Layout | DistributedLayout
     spec: TaskSpec
+    statistics: str
+    plan_version: PlanVersion | None = None
 
 
 class TaskOpener:
@@ -150,7 +155,9 @@ class TaskOpener:
             sink = self._sink(spec, number, give_up)
             resources.callback(sink.close)
             self._note(number, sink.open())
-            view = self._control.open(number, incarnation, 0 if spec.part is None else self._active.layout.tasks)
+            view = self._control.view
+            if self._kind.takes_part:
+                view = self._control.open(number, incarnation, 0 if spec.part is None else self._active.layout.tasks)
             store = self._store(number)
             if store is not None:
                 resources.callback(store.close)
@@ -179,6 +186,7 @@ class TaskOpener:
                 parts.feedback,
                 parts.spill,
                 parts.silence,
+                parts.predecessor,
                 self._trim,
             )
             task = Task(context, give_up, changed, ended)

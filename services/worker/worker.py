@@ -1,29 +1,23 @@
-"""A worker: the Faust app that runs one query's tasks. Entry: `Worker.run`.
+"""A worker: runs one query's tasks, by one version of its plan after the other. Entry: `Worker.run`.
 
-Faust provides the lifecycle, an agent per input topic, consumer group membership and rebalances. The transport delivers
-whole fetches to the agents. The task manager turns assignments into tasks. Weir commits nothing through Faust, and uses
-neither Faust's exactly-once mode nor its tables.
+Each version has a Faust app of its own (`services.worker.plan_runner`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
-import faust
 from aiokafka.errors import KafkaError
-from faust.tables.manager import TableManager
-from faust.types import TP
 
 from operators.distributed.rows_windows import counted_windows
 from operators.plan.choose import choose_plan
@@ -34,15 +28,12 @@ from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
-from services.control.plan_versions import PlanVersions
-from services.control.task_statistics import Publisher
+from services.control.plan_versions import PlanVersion, PlanVersions
+from services.control.predecessor import Predecessor
 from services.files.tables import Tables
-from services.kafka.assignor import TaskAssignor
-from services.kafka.records import RecordBatch
-from services.kafka.topics import ControlTopics, OutputTopics, Refused, TopicAdmin
-from services.kafka.transport import Consumer, Transport
+from services.kafka.topics import OutputTopics, Refused, TopicAdmin
 from services.placement.distributed import DistributedLayout
-from services.placement.partition_growth import METADATA_MS, PartitionGrowth
+from services.placement.partition_growth import PartitionGrowth
 from services.placement.tasks import Layout, check_partition_by, lay_out
 from services.process import memory
 from services.process.decoders import decoder_of
@@ -57,49 +48,20 @@ from services.registry.group_watch import GroupWatch
 from services.spill.budget import prepare_memory
 from services.task.spec import GroupWork, TaskSpec, streams_by_topic
 from services.worker.connection import Connection
-from services.worker.group_tasks import GroupTasks
 from services.worker.membership import Membership
-from services.worker.operator_tasks import OperatorTasks
-from services.worker.query_tasks import QueryTasks
-from services.worker.task_kind import TaskKind
-from services.worker.task_manager import TaskManager
-from services.worker.task_opener import ActivePlan, TaskOpener
+from services.worker.plan_runner import PlanRunner, WorkerParts
+from services.worker.preparation import Failed, Preparation
+from services.worker.task_opener import ActivePlan
 from services.worker.web import Pages
 
 CONTROL_S = 60.0
 """How long reading the control topic may take at the start."""
 
+FORGOTTEN_S = 5.0
+"""For how long Kafka may show older commits of a plan version that is over."""
+
 AGAIN_S = 1.0
 """Pause before Kafka is asked again which plan is in force."""
-
-
-class NoTables(TableManager):  # type: ignore[misc]
-    """Faust's table manager without its pause. Faust waits a second before each start until all tables are declared,
-    and no task starts before. Weir declares no tables."""
-
-    async def on_start(self) -> None:
-        """Start at once."""
-        await self._update_channels()
-        await self.recovery.start()
-
-
-class WeirApp(faust.App):  # type: ignore[misc]
-    """Faust's app, which ends the tasks before the consumer leaves the group.
-
-    Attributes:
-        task_manager: set before the app starts.
-    """
-
-    task_manager: TaskManager
-
-    async def on_stop(self) -> None:
-        """Deliver open epochs, then let Faust stop its consumer."""
-        await self.task_manager.close()
-        await super().on_stop()
-
-    def _on_rebalance_when_stopped(self) -> None:
-        """Do nothing. Faust would close aiokafka's consumer here from the wrong event loop. The consumer would then
-        leave the group only when its session times out, and the other members would wait for it."""
 
 
 class Worker:
@@ -158,6 +120,9 @@ class Worker:
         self._versions: PlanVersions | None = None
         self._partitions: dict[str, int] = {}
         self._control: ControlLog | None = None
+        self._preparation: Preparation | None = None
+        self._statistics = ""
+        self._scratch = Path()
         self._failure: BaseException | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = threading.Event()
@@ -214,7 +179,7 @@ class Worker:
         view = self._control.read_to_end(CONTROL_S)
         group = self._settings.group
         if self._versions is not None:
-            group = self._versions.group(self._versions.current(view))
+            group = self._versions.version(self._versions.current(view), view).group
         lanes = [(topic, number) for topic, count in counts.items() for number in range(count)]
         read_commits(self._settings.clients, group, lanes)
 
@@ -242,15 +207,113 @@ class Worker:
             loop.add_signal_handler(number, self._stop.set)
         if self._stopped.is_set():
             self._stop.set()
+        self._statistics, self._scratch = statistics, scratch
+        if self._versions is not None:
+            self._preparation = Preparation(
+                self._versions, self._prepare, self._discard, self._fail, self._log
+            )
+        next_id = ""
+        try:
+            for turn in itertools.count():
+                if self._stop.is_set():
+                    return
+                runner = self._take_over(next_id)
+                if runner is None:
+                    active = await self._next_plan(patient=turn > 0)
+                    id_ = "" if active.plan_version is None else active.plan_version.id
+                    runner = self._take_over(id_) or self._start(active)
+                self._pages.runs(runner.task_manager)
+                try:
+                    next_id = await self._until_stopped(runner)
+                finally:
+                    await self._end(runner)
+                if not self._stop.is_set():
+                    self._pages.waits_for("tasks to begin anew")
+        finally:
+            if self._preparation is not None:
+                await self._preparation.close()
+
+    async def _end(self, runner: PlanRunner) -> None:
+        self._pages.waits_for("open epochs to be delivered", "stopping")
+        self._log.info("worker stopping")
+        await runner.stop()
+        if self._state is not None:
+            self._state.remember_member("")
+        self._log.info("worker stopped")
+
+    def _start(self, active: ActivePlan) -> PlanRunner:
+        """Start to run a version, and return its runner."""
+        predecessor, versions, version = None, self._versions, active.plan_version
+        if versions is not None and version is not None and version.prepared:
+            predecessor = self._predecessor(version)
+            if not predecessor.wait_until_over(FORGOTTEN_S):
+                predecessor = None  # it ended so long ago that Kafka has forgotten its commits
+        runner = PlanRunner(
+            self._parts(), active, self._scratch_folder(), self._fail, self._feedback_log(active), predecessor
+        )
+        runner.start()
+        return runner
+
+    def _scratch_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._scratch))
+
+    def _parts(self) -> WorkerParts:
+        """What all versions share."""
         assert self._control is not None
-        for turn in itertools.count():
-            if self._stop.is_set():
-                return
-            active = await self._next_plan(patient=turn > 0)
-            publisher = Publisher(self._control, statistics, self._query.name, active.layout.tasks)
-            await self._run_version(active, publisher, scratch / str(turn))
-            if not self._stop.is_set():
-                self._pages.waits_for("tasks to begin anew")
+        return WorkerParts(
+            self._settings,
+            self._control,
+            self._admin,
+            self._metrics,
+            self._state,
+            self._spilled,
+            self._snapshot_thread,
+            self._accept_loss,
+            self._versions,
+            self._is_prepared,
+        )
+
+    # --- Versions that are prepared -----------------------------------------------------------------
+
+    def _is_prepared(self, id_: str) -> bool:
+        return self._preparation is not None and self._preparation.is_prepared(id_)
+
+    def _predecessor(self, version: PlanVersion) -> Predecessor:
+        control, versions = self._control, self._versions
+        assert control is not None
+        assert versions is not None
+        return Predecessor(versions, version, lambda: control.view).start()
+
+    async def _prepare(self, version: PlanVersion, failed: Failed) -> tuple[PlanRunner, Callable[[], bool]]:
+        """Make the runner of a proposed version."""
+
+        def load() -> tuple[ActivePlan, Predecessor, FeedbackLog | None]:
+            active = self._load(version)
+            return active, self._predecessor(version), self._feedback_log(active)
+
+        active, predecessor, feedback = await asyncio.get_running_loop().run_in_executor(None, load)
+        runner = PlanRunner(
+            self._parts(), active, self._scratch_folder(), failed, feedback, predecessor, in_force=False
+        )
+        return runner, lambda: predecessor.ready
+
+    async def _discard(self, version: PlanVersion) -> None:
+        """Delete the topics of a version that was not agreed on."""
+        versions = self._versions
+        assert versions is not None
+
+        def delete() -> None:
+            with contextlib.suppress(BrokerError):
+                self._admin.delete(versions.topics(version))
+
+        await asyncio.get_running_loop().run_in_executor(None, delete)
+
+    def _take_over(self, id_: str) -> PlanRunner | None:
+        """The runner of the version that a request has brought into force, if it was prepared here."""
+        runner = None if self._preparation is None else self._preparation.take_over(id_)
+        if runner is not None and self._control is not None:
+            self._control.append(*missing_reports(self._control.view, runner.active.version))
+        return runner
 
     async def _next_plan(self, patient: bool) -> ActivePlan:
         """The plan to run now.
@@ -273,24 +336,29 @@ class Worker:
 
     def _load_plan(self) -> ActivePlan:
         """The plan to run now; creates the topics that it needs."""
-        settings, control, version, since = self._settings, self._control, 0, 0
+        control, versions = self._control, self._versions
         assert control is not None
+        if versions is None:
+            return self._load(None)
+        view = control.read_to_end(CONTROL_S)
+        number = versions.current(view)
+        found = self._load(versions.version(number, view))
+        if number > 0:
+            control.append(*missing_reports(view, number))
+        if number > 1:
+            # A slower worker may still ask for the commits of the version before this one, but not of older ones.
+            self._admin.delete(versions.topics(versions.version(number - 2, view)))
+        return found
+
+    def _load(self, version: PlanVersion | None) -> ActivePlan:
+        """Create the topics of a version of a distributed plan, or of a plan in one task."""
+        settings = self._settings
         layout: Layout | DistributedLayout = lay_out(self._query, self._partitions)
         group, plan = settings.group, self._plan
-        if self._versions is not None:
-            view = control.read_to_end(CONTROL_S)
-            version = self._versions.current(view)
-            group, plan = self._versions.group(version), self._versions.plan(version, view)
-            layout = self._versions.layout(version, view)
+        if version is not None and self._versions is not None:
+            group, plan = version.group, version.plan
+            layout = self._versions.layout(version)
             self._admin.internal(layout.internal, settings.replication)
-            if version > 0:
-                since = view.changes[version - 1].cut
-                control.append(*missing_reports(view, version))
-            if version > 1:
-                # A slower worker may still ask for the commits of the version before this one, but not of older ones.
-                gone = ControlTopics.of(self._versions.group(version - 2))
-                internal = self._versions.layout(version - 2, view).internal
-                self._admin.delete([*internal, gone.feedback, gone.transactions])
         if settings.budget is not None:
             self._admin.spills(group, layout.tasks, settings.replication)
         if settings.transactional:
@@ -304,11 +372,19 @@ class Worker:
             cluster=self._admin.cluster_id(),
             topics=outputs,
             settings=settings,
-            since=since,
             tables=self._tables,
             group=self._group_work(outputs, layout.sinks) if self._group else None,
         )
-        return ActivePlan(version, group, layout, spec)
+        return ActivePlan(0 if version is None else version.number, group, layout, spec, self._statistics, version)
+
+    def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
+        """Start to read the feedback topic of a distributed query; None if there is none."""
+        settings, control = self._settings, self._control
+        assert control is not None
+        if self._versions is None or not (settings.jit or settings.has_idle_timeout(self._query)):
+            return None
+        topic = self._admin.feedback(active.group, settings.replication)
+        return FeedbackLog(settings.clients, topic, f"{settings.client_id}-{active.group}", control).start()
 
     def _group_work(self, outputs: OutputTopics, tasks: int) -> GroupWork:
         """What the tasks of a group need. From here on the worker follows the registry."""
@@ -319,119 +395,36 @@ class Worker:
         self._watch = GroupWatch(settings.clients, self._query, outputs, tasks, settings.replication).start()
         return GroupWork(self._watch, members)
 
-    async def _run_version(self, active: ActivePlan, publisher: Publisher, scratch: Path) -> None:
-        """Run one plan until the worker is stopped or another plan takes over."""
-        loop = asyncio.get_running_loop()
-        layout, spec, settings = active.layout, active.spec, self._settings
-        app = self._app(active.group, scratch)
-        assert self._control is not None
-        folder = self._spilled or self._state
-        spilled = scratch / "spilled" if folder is None else folder.spill_folder(active.group)
-        shutil.rmtree(spilled, ignore_errors=True)  # a process that was killed could not delete it
-        feedback = self._feedback_log(active)
-        opener = TaskOpener(
-            active,
-            self._task_kind(active, publisher, feedback),
-            self._control,
-            self._admin,
-            self._metrics,
-            self._state,
-            spilled,
-            self._snapshot_thread,
-            lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),
-            self._accept_loss,
-        )
-        task_manager = TaskManager(spec, layout, self._metrics, opener, opener.wipe, self._fail)
-        app.task_manager = task_manager
-        transport = self._transport(app, task_manager, layout)
-        app.transport = transport
-        consumer = cast(Consumer, app.consumer)
-        task_manager.consumer = consumer
-        _agents(app, sorted(layout.partitions), task_manager)
-
-        @app.on_partitions_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
-        async def settle(app: Any, revoked: set[TP], **kwargs: Any) -> None:
-            await task_manager.settle()
-
-        @app.on_rebalance_complete.connect(weak=False)  # type: ignore[untyped-decorator]
-        async def assigned(app: Any, **kwargs: Any) -> None:
-            await task_manager.assigned(consumer.assignment())
-
-        self._log.info(
-            "worker starting",
-            tasks=layout.tasks,
-            partitioned=layout.copartitioned,
-            placement=settings.placement,
-            version=active.version,
-            guarantee=settings.guarantee,
-            state=str(self._state.path) if self._state else "none",
-        )
-        self._pages.runs(task_manager)
-        watcher = loop.create_task(task_manager.watch())
-        starter = loop.create_task(app.start())
-        try:
-            await self._until_stopped(app, starter, consumer, active)
-        finally:
-            watcher.cancel()
-            self._pages.waits_for("open epochs to be delivered", "stopping")
-            self._log.info("worker stopping")
-            await app.stop()
-            starter.cancel()
-            if feedback is not None:
-                feedback.close()
-            if self._state is not None:
-                self._state.remember_member("")
-            self._log.info("worker stopped")
-
-    def _task_kind(self, active: ActivePlan, publisher: Publisher, feedback: FeedbackLog | None) -> TaskKind:
-        """What builds the tasks of a plan."""
-        spec, layout, control = active.spec, active.layout, self._control
-        assert control is not None
-        if spec.group is not None:
-            return GroupTasks(spec, spec.group, layout.sinks, self._admin)
-        if isinstance(layout, Layout):
-            return QueryTasks(spec, layout.tasks, control, publisher)
-        versions, plan = self._versions, spec.plan
-        assert versions is not None
-        assert plan is not None
-        return OperatorTasks(spec, plan, layout, active.version, versions, control, publisher, feedback)
-
-    def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
-        """Start to read the feedback topic of a distributed query; None if there is none."""
-        wanted = self._settings.jit or self._settings.has_idle_timeout(self._query)
-        if self._versions is None or self._control is None or not wanted:
-            return None
-        topic = self._admin.feedback(active.group, self._settings.replication)
-        name = f"{self._settings.client_id}-{active.group}"
-        return FeedbackLog(self._settings.clients, topic, name, self._control).start()
-
-    async def _replaced(self, active: ActivePlan, task_manager: TaskManager) -> bool:
-        """True when another plan has taken over from the active one. Kafka is asked only when all tasks of this worker
-        have ended."""
+    async def _replaced(self, runner: PlanRunner) -> str:
+        """The request for the plan that has taken over from this one; empty if none has. Kafka is asked only when all
+        tasks of this worker have ended."""
         if self._versions is None or self._control is None:
-            return False
-        view, versions = self._control.view, self._versions
-        if len(view.changes) <= active.version or not task_manager.ended():
-            return False
+            return ""
+        view, versions, number = self._control.view, self._versions, runner.active.version
+        if len(view.changes) <= number or not runner.task_manager.ended():
+            return ""
 
         def has_taken_over() -> bool:
-            return versions.over(active.version, view) or versions.begun(active.version + 1, view)
+            return versions.over(number, view) or versions.begun(number + 1, view)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, has_taken_over)
+            over = await asyncio.get_running_loop().run_in_executor(None, has_taken_over)
         except BrokerError:
-            return False  # asked again soon
+            return ""  # asked again soon
+        return view.changes[number].id if over else ""
 
-    async def _until_stopped(
-        self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer, active: ActivePlan
-    ) -> None:
+    async def _until_stopped(self, runner: PlanRunner) -> str:
         """Wait for a signal, a failed task, a crash of the app, another plan, new partitions or a group that does
         not answer.
 
         Meanwhile store this worker's member id, so that a later process can make it leave the group.
+
+        Returns:
+            The request for the plan that has taken over; empty if none has.
         """
         assert self._stop is not None
-        stored_member = ""
+        assert self._control is not None
+        stored_member, consumer, manager = "", runner.consumer, runner.task_manager
         connection = Connection(self._admin, self._settings, self._pages, self._log)
         membership = Membership(connection.ask)
         distributed = self._versions is not None
@@ -444,10 +437,10 @@ class Worker:
                     await self._stop.wait()
             except TimeoutError:
                 pass
-            if starter.done() and not starter.cancelled() and starter.exception() is not None:
-                self._fail(cast(BaseException, starter.exception()))
-            elif app.crashed:
-                self._fail(app.crash_reason or BrokerError("the consumer ended unexpectedly"))
+            if (failure := runner.failure()) is not None:
+                self._fail(failure)
+            if self._preparation is not None:
+                await self._preparation.look(self._control.view)
             for log in (self._control, self._watch):
                 if log is not None and log.refused is not None:
                     self._fail(log.refused)
@@ -460,20 +453,21 @@ class Worker:
             if self._state is not None and member and member != stored_member:
                 self._state.remember_member(member)
                 stored_member = member
-            assigned = app.task_manager.generation == generation and not consumer.is_joining()
+            assigned = manager.generation == generation and not consumer.is_joining()
             if membership.is_lost(assigned, generation):
                 self._log.warning("the consumer group does not answer, joining anew")
                 self._log.info("state of the membership before", client=consumer.describe_membership())
-                return
-            if await self._replaced(active, app.task_manager):
-                self._log.info("another plan takes over", version=active.version + 1)
-                return
+                return ""
+            if next_id := await self._replaced(runner):
+                self._log.info("another plan takes over", version=runner.active.version + 1)
+                return next_id
             try:
-                if (found := growth.check(app.task_manager.assignment_count)) is not None:
+                if (found := growth.check(manager.assignment_count)) is not None:
                     self._partitions = found
-                    return
+                    return ""
             except StateError as error:
                 self._fail(error)
+        return ""
 
     def _fail(self, error: BaseException) -> None:
         """Stop the worker because of `error`; only the first error counts."""
@@ -488,56 +482,6 @@ class Worker:
             self._failure = error
         if self._stop is not None:
             self._stop.set()
-
-    # --- Faust --------------------------------------------------------------------------------------
-
-    def _app(self, group: str, scratch: Path) -> WeirApp:
-        settings = self._settings
-        app = WeirApp(
-            group,
-            broker=f"kafka://{settings.clients.servers()[0]}",
-            datadir=str(scratch),
-            key_serializer="raw",
-            value_serializer="raw",
-            web_enabled=False,  # `services.worker.web` serves before the app starts and after it ends
-            stream_wait_empty=False,
-            topic_allow_declare=False,
-            topic_disable_leader=True,
-            broker_client_id=f"{settings.client_id}-{group}",
-            broker_session_timeout=settings.session_timeout_ms / 1000,
-            broker_heartbeat_interval=settings.session_timeout_ms / 4000,
-            broker_rebalance_timeout=30.0,
-            broker_request_timeout=40.0,
-            consumer_max_fetch_size=1 << 20,
-            consumer_metadata_max_age_ms=METADATA_MS,
-            TableManager=NoTables,
-        )
-        app.boot_strategy.enable_kafka_producer = False
-        return app
-
-    def _transport(self, app: WeirApp, task_manager: TaskManager, layout: Layout | DistributedLayout) -> Transport:
-        clients = self._settings.clients
-        transport = Transport(app.conf.broker_consumer, app)
-        transport.flow = task_manager
-        transport.assignor = TaskAssignor(layout.set_of, task_manager.running_tasks, layout.name)
-        transport.bootstrap_servers = clients.servers()
-        transport.security = clients.aiokafka()
-        transport.former_member = self._state.member() if self._state else ""
-        return transport
-
-
-def _agents(app: WeirApp, topics: list[str], task_manager: TaskManager) -> None:
-    """Declare one agent per input topic, which hands each fetch to the task manager."""
-    for topic in topics:
-
-        async def feed(stream: AsyncIterator[RecordBatch]) -> None:
-            async for batch in stream:
-                task_manager.deliver(batch)
-
-        # Without acks Faust keeps no offsets of its own.
-        channel = app.topic(topic, acks=False, key_serializer="raw", value_serializer="raw")
-        app.agent(channel, name=f"feed.{topic}")(feed)
-
 
 def _records_between_tasks(query: Query, settings: WorkerSettings) -> bool:
     """Whether the tasks of a distributed query tell each other what must be recorded together with results.

@@ -187,7 +187,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
     jit = rng.random() < 0.35
     if jit:
         options += ["--jit", "on"]
-    may_spill = base in ("rows", "migrate", "placed") and not (placed and jit)
+    may_spill = base in ("rows", "migrate", "placed", "except", "aggregate")
     budget = base in ("budget", "group-budget") or (may_spill and rng.random() < 0.2)
     if budget:
         options += ["--memory", rng.choice(["1KiB", "64KiB", "128KiB", "256KiB"])]

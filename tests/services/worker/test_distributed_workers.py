@@ -169,7 +169,10 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+@pytest.mark.parametrize("strategy", ["moving-state", "auto"])
+def test_a_worker_dies_while_the_plan_changes(
+    strategy: str, topics: Topics, tmp_path: Path, workers: Workers
+) -> None:
     """Right after the cut is fixed one of three workers is killed, and another comes; then the plan changes back."""
     case = Case.make(topics, tmp_path, FOUR, partitions=2)
     feed, rng = Feed(case), random.Random(5)
@@ -179,7 +182,7 @@ def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, wo
     send(feed, rng, 0, 80)
     spread(team, 3)
     for turn, plan in enumerate(["(((A B) C) D)", "((A D) (C B))"], 1):
-        change = workers.migrate(case, plan, "auto", "--wait", "--timeout", "30s")
+        change = workers.migrate(case, plan, strategy, "--wait", "--timeout", "30s")
         send(feed, rng, 160 * turn - 80, 80)
         wait_for(lambda change=change: change.ended() or decided(team), team[0].with_log("the cut"))
         team.pop(0).kill()
@@ -193,6 +196,35 @@ def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, wo
     assert_exact(case, reader, team[0])
     times = [row["_ts"] for row in reader.rows()]
     assert times == sorted(times)
+
+
+@pytest.mark.deep
+def test_a_worker_dies_while_a_plan_is_prepared(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """The change takes place all the same, once another worker has come; a change that is not wanted leaves nothing."""
+    case = Case.make(topics, tmp_path, FOUR, partitions=2)
+    feed, rng = Feed(case), random.Random(8)
+    options = (*PLACED, "--plan", "((A B) (C D))", "--operator-partitions", "1")
+    team = [workers.start(case, *options) for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    send(feed, rng, 0, 80)
+    spread(team, 3)
+    change = workers.migrate(case, "(((A B) C) D)", "hybmig-bsc", "--wait", "--timeout", "30s")
+    wait_for(lambda: all("preparing a plan" in worker.text() for worker in team), team[0].with_log("the preparation"))
+    team.pop(0).kill()
+    team.append(workers.start(case, *options))
+    send(feed, rng, 80, 80)
+    code, _, err = change.finish()
+    assert code == 0, err
+    wait_for(lambda: "(((A B) C) D)" in operators(team), lambda: team[0].with_log("the new plan"))
+    workers.migrate(case, "((A D) (C B))", "hybmig-bsc").kill()
+    send(feed, rng, 160, 80)
+    feed.finish(CLOSING)
+    reader = Reader(case.bootstrap, case.sink)
+    assert_exact(case, reader, team[0])
+    times = [row["_ts"] for row in reader.rows()]
+    assert times == sorted(times)
+    late = letters(case, "late")
+    assert len(late) == len({*late}) > 0
 
 
 @pytest.mark.slow
@@ -236,7 +268,8 @@ def repeat(case: Case, topic: str) -> None:
 
 
 @pytest.mark.deep
-def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+@pytest.mark.parametrize("strategy", ["moving-state", "hybmig-bsc"])
+def test_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """At the cut the tasks of another plan take over, in the same workers; not by a strategy that needs both plans'
     states in one place."""
     case = Case.make(topics, tmp_path, FOUR)
@@ -250,11 +283,12 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     refused = workers.migrate(case, "((A D) (B C))", "jisc").finish()
     assert refused[0] == 1, refused
     assert "a plan change by jisc does not go with --placement per-operator" in refused[2]
-    change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "30s")
+    change = workers.migrate(case, "((A D) (B C))", strategy, "--wait", "--timeout", "30s")
     send(feed, rng, 100, 100)
     code, out, err = change.finish()
     assert code == 0, err
     assert out.count("changed at") == 3
+    assert ("plan taken over" in "".join(worker.text() for worker in team)) == (strategy == "hybmig-bsc")
     send(feed, rng, 200, 100)
     wanted = {"((A D) (B C))", "(A D)", "(B C)"}
 
@@ -267,6 +301,8 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     assert_exact(case, reader, team[0])
     times = [row["_ts"] for row in reader.rows()]
     assert times == sorted(times)
+    late = letters(case, "late")
+    assert len(late) == len({*late}) > 0
     assert [worker.stop() for worker in team] == [0, 0]
 
 
