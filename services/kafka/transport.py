@@ -40,6 +40,7 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 from mode import Service
+from mode.threads import ServiceThread
 
 from schemas.errors import BrokerError
 from services.kafka.fetching import (
@@ -56,6 +57,9 @@ from services.kafka.fetching import (
 )
 from services.kafka.records import RecordBatch, rough_size, unpack
 from services.process.logs import get_log
+
+BEGINNING_S = 0.01
+"""How often it is checked whether a thread has begun."""
 
 FETCH_WAIT_MS = 100
 """How long the broker may hold a fetch that finds nothing. aiokafka has one fetch in flight per broker, so
@@ -107,7 +111,20 @@ class Flow(Protocol):
         """The log of `tp` no longer has `offset`, which was to be read."""
 
 
-class ConsumerThread(driver.AIOKafkaConsumerThread):
+class StopsWhileStarting(ServiceThread):
+    """A `ServiceThread` that can be stopped at once. Mode ignores that while the thread is beginning: it would run on,
+    and fail when the loop that began it is closed."""
+
+    async def stop(self) -> None:
+        """Stop the thread."""
+        while self._thread_started.is_set() and self._thread is not None and not self._started.is_set():
+            if not self._thread.is_alive():
+                return
+            await asyncio.sleep(BEGINNING_S)
+        await super().stop()
+
+
+class ConsumerThread(StopsWhileStarting, driver.AIOKafkaConsumerThread):
     """The thread that owns the aiokafka consumer."""
 
     _seeks: dict[TP, int]

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import random
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from faust.types import TP
 
 from services.kafka.records import RecordBatch, rough_size, unpack
-from services.kafka.transport import ConsumerThread, _NoReadOffsets, connect
+from services.kafka.transport import ConsumerThread, StopsWhileStarting, _NoReadOffsets, connect
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.worker_harness import Reader, wait_for
 
@@ -184,6 +185,37 @@ def test_faust_is_kept_from_remembering_offsets() -> None:
     noted.update({TP("t", 0): 9})
     assert noted[TP("t", 0)] is None
     assert noted.pop(TP("t", 0), None) is None
+
+
+def test_a_thread_that_has_just_been_begun_can_be_stopped(capfd: pytest.CaptureFixture[str]) -> None:
+    """A worker that was stopped in the moment in which another plan took over ended with a stack trace of its consumer:
+    the thread found the loop closed (found by torture, 252041)."""
+    threads: list[Slow] = []
+
+    class Slow(StopsWhileStarting):
+        wait_for_thread = False
+
+        def _start_thread(self) -> None:
+            time.sleep(0.3)
+            super()._start_thread()
+
+    async def begin() -> None:
+        threads.append(Slow())
+        await threads[0].start()
+        await threads[0].stop()
+
+    asyncio.run(begin())
+    assert threads[0]._thread is not None
+    threads[0]._thread.join(10)
+    assert not threads[0]._thread.is_alive()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_thread_that_was_not_begun_can_be_stopped() -> None:
+    async def stop() -> None:
+        await StopsWhileStarting().stop()
+
+    asyncio.run(stop())
 
 
 @pytest.mark.deep
