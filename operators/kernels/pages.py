@@ -17,10 +17,10 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,11 @@ class RingMemory:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Within the context, the rings that this thread makes take their memory from here."""
-        before = getattr(_THREAD, "memory", None)
-        _THREAD.memory = self
+        before = _USED.set(self)
         try:
             yield
         finally:
-            _THREAD.memory = before
+            _USED.reset(before)
 
     def take(self, size: int) -> mmap.mmap:
         """Return so many bytes, zeros.
@@ -91,13 +90,13 @@ class RingMemory:
         self.in_files -= in_files
 
 
-_THREAD = threading.local()
+_USED: ContextVar[RingMemory | None] = ContextVar("ring memory", default=None)
 
 
 def zeroed(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """An array of zeros; if it is large enough to matter, pages never written occupy no memory."""
     size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
-    memory: RingMemory | None = getattr(_THREAD, "memory", None)
+    memory = _USED.get()
     if memory is not None and size >= MAPPED_FROM:
         return np.frombuffer(memory.take(size), dtype).reshape(shape)
     if not GIVES_BACK or not MAPPED_FROM <= size < HUGE_FROM:
