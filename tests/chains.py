@@ -20,13 +20,16 @@ from operators.distributed.edge_reader import EdgeReader
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
 from operators.distributed.feedback import DistributedFeedback, has_feedback
 from operators.distributed.intake import SourceIntake
-from operators.distributed.task_budget import task_budget
+from operators.distributed.lineage import TaskProductivity
+from operators.distributed.task_budget import task_budget, traces_results
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
 from operators.plan.plan import Join, Plan
 from operators.spill.spilling import MemoryBudget
+from operators.state.sources import Sources
 from schemas.codecs.notice import Notice, decode_notice, is_notice
 from schemas.columns import Batch
+from schemas.messages.control import PartitionTotals
 from schemas.messages.spills import SpillEvent
 from schemas.query import Query, Stream
 from tests.feeding import to_batch, to_rows
@@ -72,6 +75,8 @@ class Task:
         self.operator = operator
         self.budget = budget if isinstance(operator.plan, Join) else None
         self.events: list[SpillEvent] = []
+        self.productivity: TaskProductivity | None = None
+        self.lives = 0
         self.announced = NEVER
         self.again = False
         self.tables = operator.with_row_numbers(tables)
@@ -105,6 +110,17 @@ class Task:
     def _each(self) -> list[tuple[OperatorInput, int, Lane]]:
         return [(given, p, self._lane(given, p)) for given, p in self.lanes]
 
+    def _productivity(self, sources: Sources, groups: int) -> TaskProductivity:
+        self.productivity = TaskProductivity(sources, self.operator, self.number, groups)
+        self.lives += 1
+        return self.productivity
+
+    def updates(self) -> list[PartitionTotals]:
+        """What the task has counted for others."""
+        if self.productivity is None:
+            return []
+        return self.productivity.exchange.updates("q", id(self), f"{id(self)}-{self.lives}")
+
     def open(self) -> None:
         """Start where the last commit says."""
         partitions: dict[str, list[int]] = {}
@@ -122,10 +138,14 @@ class Task:
                 tables=self.tables,
                 partitions=partitions,
                 feedback=False if self.feedback is None else self.feedback.of,
-                kept=() if self.feedback is None else self.feedback.columns_kept,
+                kept=[
+                    *(() if self.feedback is None else self.feedback.columns_kept),
+                    *(column for traced in self.operator.traced for column in traced.columns),
+                ],
                 numbered=self.operator.numbered,
                 budget=self.budget,
                 blocks=None if self.budget is None else MemoryBlocks(),
+                productivity=self._productivity if self.operator.traced else None,
             )
         if self.budget is not None:
             self.engine.play_spills(self.events, self.cut)
@@ -312,7 +332,8 @@ class Chain:
         self.ends = ends
         by_topic = {stream.topic: counts[stream.name] for stream in query.streams()}
         self.undelivered: list[FeedbackRequest] = []
-        self.operators = decompose(query, plan, by_topic, split, feedback=feedback)
+        lineage = traces_results(plan, budget, feedback=feedback)
+        self.operators = decompose(query, plan, by_topic, split, feedback=feedback, lineage=lineage)
         if budget is not None:
             budget = task_budget(query, budget, feedback=feedback)
         self.tasks = [
@@ -333,6 +354,14 @@ class Chain:
         if self.ends:
             task.conclude(self.end)
         self.undelivered += task.requests()
+        self.exchange(task)
+
+    def exchange(self, task: Task) -> None:
+        """Pass on to all tasks what one has counted for them."""
+        for update in task.updates():
+            for other in self.tasks:
+                if other.productivity is not None:
+                    other.productivity.exchange.merge(update)
 
     def deliver(self, request: FeedbackRequest) -> None:
         """Pass a request to all tasks."""

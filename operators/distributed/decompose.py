@@ -155,6 +155,28 @@ class OperatorInput:
 
 
 @dataclass(frozen=True, slots=True)
+class TracedJoin:
+    """A join to whose partition groups a task traces results (`operators.distributed.lineage`).
+
+    Attributes:
+        name: The sub-plan.
+        aliases: Its aliases.
+        key: What the join hashes, over the columns of the tracing operator's sub-query; empty without a key.
+        tasks: The number of its tasks.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    key: tuple[Operand, ...]
+    tasks: int
+
+    @property
+    def columns(self) -> tuple[ColumnRef, ...]:
+        """The columns that the key reads."""
+        return tuple(column for operand in self.key for column in columns_of(operand.expr))
+
+
+@dataclass(frozen=True, slots=True)
 class DistributedOperator:
     """One operator of a distributed plan.
 
@@ -173,6 +195,8 @@ class DistributedOperator:
         columns: For a join, the name in the sub-query of each column of the query.
         keys: For aggregates, the names of a group's values in the keys of results; else None.
         numbered: By stream, the columns with horizons of a join's inputs, for ROWS windows.
+        traced: For a join whose results are traced, the joins whose results it reads, directly or not, children before
+            parents, and last itself; else empty.
     """
 
     name: str
@@ -187,6 +211,7 @@ class DistributedOperator:
     columns: Mapping[ColumnRef, ColumnRef] = field(default_factory=dict, hash=False, compare=False)
     keys: tuple[str, ...] | None = None
     numbered: Mapping[str, tuple[NumberColumn, ...]] = field(default_factory=dict, hash=False, compare=False)
+    traced: tuple[TracedJoin, ...] = ()
 
     @property
     def is_intake(self) -> bool:
@@ -244,6 +269,7 @@ def decompose(
     prefix: str = "",
     *,
     feedback: bool = False,
+    lineage: bool = False,
 ) -> tuple[DistributedOperator, ...]:
     """Return the operators of a plan: joins before intakes, the top operator first.
 
@@ -255,12 +281,13 @@ def decompose(
             source topic. With PARTITION BY it is always that number.
         prefix: The prefix of the names of internal topics; `<n>.<aliases>` follows.
         feedback: Joins report to each other what they do not demand (`operators.distributed.feedback`).
+        lineage: Results carry what is needed to trace them to the partition groups of the joins below.
 
     Raises:
         UsageError: The query cannot be distributed; the message gives the reason.
     """
     plan = without_joins_of_tables(query, plan)
-    return _Decomposition(query, plan, partitions, split, prefix, feedback).operators()
+    return _Decomposition(query, plan, partitions, split, prefix, feedback, lineage).operators()
 
 
 class _Decomposition:
@@ -272,6 +299,7 @@ class _Decomposition:
         split: int | None,
         prefix: str,
         feedback: bool,
+        lineage: bool,
     ) -> None:
         self.original = query
         self.counted = counted_windows(query)
@@ -291,6 +319,7 @@ class _Decomposition:
             self.classes = equality_classes(query.predicates)
             self.sides = {node: (node.left, node.right) for node in postorder(plan) if isinstance(node, Join)}
         self.joins = list(self.sides)
+        self.lineage = lineage and not query.subtracted
         self.keys = {node: self._difference_keys(node) if query.subtracted else self._keys(node) for node in self.joins}
         self.tasks = {node: self.split if self.forward or self.keys[node][0] else 1 for node in self.joins}
         self.predicates_at = {node: self._predicates_at(node) for node in self.joins}
@@ -399,11 +428,18 @@ class _Decomposition:
                 found[horizon_column(alias, self.query.source(alias).stream.name)] = None
         above = [join for join in self.joins if aliases < frozenset(join.aliases)]
         exprs = [expr for join in above for expr in self.predicates_at[join]]
+        exprs += [operand.expr for join in self._traced(node) for operand in self.keys[join][0]]
         for expr in (*exprs, *self.query.read_of_results()):
             for column in columns_of(expr):
                 if column.alias in aliases and not (len(aliases) == 1 and column.name == "_ts"):
                     found[column] = None
         return tuple(found)
+
+    def _traced(self, node: Plan) -> list[Join]:
+        """Return the joins to which a sub-plan's results are traced."""
+        if not self.lineage:
+            return []
+        return [join for join in self.joins if frozenset(join.aliases) <= frozenset(node.aliases)]
 
     # --- Operators ----------------------------------------------------------------------------------
 
@@ -563,6 +599,15 @@ class _Decomposition:
             numbered={given.stream.name: self._numbered(given.edge) for given in inputs if given.edge is not None}
             if self.counted
             else {},
+            traced=tuple(
+                TracedJoin(
+                    str(join),
+                    join.aliases,
+                    tuple(replace(own, expr=substitute(own.expr, renamed)) for own in self.keys[join][0]),
+                    self.tasks[join],
+                )
+                for join in self._traced(node)
+            ),
         )
 
     def _numbered(self, edge: Edge) -> tuple[NumberColumn, ...]:

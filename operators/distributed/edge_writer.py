@@ -17,6 +17,7 @@ from operators.data.evaluate import Resolve, holds
 from operators.data.keys import key_hashes
 from operators.data.tuples import FOREVER
 from operators.distributed.decompose import EXPIRY, DistributedOperator, Edge, output_name
+from operators.kernels.hashing import U64
 from operators.kernels.order import order_ties
 from schemas.codecs.exchange import encode_exchange
 from schemas.columns import I64, Batch, Column
@@ -29,6 +30,11 @@ _SHIFT = np.uint64(24)
 
 _POSITION_BITS = 44
 """The bits of a position that hold the offset; the partition is above them."""
+
+
+def partition_of(hashes: U64, partitions: int) -> I64:
+    """Return (n,) the partitions of key hashes. They use other bits than the partition groups of a state."""
+    return ((hashes >> _SHIFT) % np.uint64(partitions)).astype(np.int64)
 
 
 def positions(partition: int, offsets: I64) -> Column:
@@ -96,7 +102,7 @@ class EdgeWriter:
             return [(0, batch)]
         n = len(batch)
         hashes, valid = key_hashes([operand.values(resolve, n) for operand in edge.keys])
-        at = ((hashes >> _SHIFT) % np.uint64(edge.partitions)).astype(np.int64)
+        at = partition_of(hashes, edge.partitions)
         if valid is not None:
             at[~valid] = 0 if edge.keeps_nulls else -1
         return [(p, batch.take(at == p)) for p in range(edge.partitions)]

@@ -1,10 +1,11 @@
-"""The memory budget of the joins of a distributed query. Entry: `task_budget`."""
+"""The memory budget of the joins of a distributed query. Entries: `task_budget`, `traces_results`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from operators.engine.engine import for_aggregates
+from operators.plan.plan import Plan
 from operators.spill.spilling import MemoryBudget
 from operators.state.sources import life_of
 from schemas.query import Query
@@ -24,3 +25,8 @@ def task_budget(query: Query, budget: MemoryBudget, *, feedback: bool) -> Memory
     if query.aggregation is not None:
         return for_aggregates(budget, min(map(life_of, query.sources)))
     return budget
+
+
+def traces_results(plan: Plan, budget: MemoryBudget | None, *, feedback: bool) -> bool:
+    """Return whether the results of joins carry what is needed to trace them (`operators.distributed.lineage`)."""
+    return budget is not None and not feedback and len(plan.aliases) > 2

@@ -40,7 +40,7 @@ from operators.spill.backlog import Backlog
 from operators.spill.block_store import StateDisk
 from operators.spill.plan_spilling import PlanSpilling
 from operators.spill.spilled_part import ROW
-from operators.spill.spilling import MemoryBudget
+from operators.spill.spilling import MakeProductivity, MemoryBudget
 from operators.state.checkpoint import Block, Checkpoint, take_before
 from operators.state.durability import Durability
 from operators.state.numbered import NumberColumn, NumberedWindows
@@ -93,6 +93,8 @@ class Engine(IntakeMethods):
             `operators.feedback.watch.DETECTORS`.
         budget: a memory budget for the states. State beyond it is spilled as blocks, and its results are pending until
             `clean`; or it is kept in files (`must_be_in_time`).
+        productivity: makes what ranks partition groups for spilling; for a join of a distributed query
+            (`operators.distributed.lineage`).
         blocks: where blocks and files are stored; given exactly if `budget` is.
         clock: seconds, for reported times of processing, silence and detection; the engine has no clock of its own.
 
@@ -125,6 +127,7 @@ class Engine(IntakeMethods):
         detector: str = BLOOM,
         budget: MemoryBudget | None = None,
         blocks: StateDisk | None = None,
+        productivity: MakeProductivity | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
@@ -161,7 +164,7 @@ class Engine(IntakeMethods):
             if must_be_in_time(query, executor, budget):
                 self._memory = RingMemory(budget.limit_bytes, blocks.map_file)
             elif self._aggregator is None:
-                self._spills = PlanSpilling(budget, blocks, clock)
+                self._spills = PlanSpilling(budget, blocks, clock, productivity=productivity)
             else:
                 waiting = for_aggregates(budget, min(self._sources.life.values()))
                 self._spills = PlanSpilling(waiting, blocks, clock, self._aggregator.enter_late)
@@ -539,6 +542,11 @@ class Engine(IntakeMethods):
     def spill_events(self) -> list[SpillEvent]:
         """Take the events of spilled state since the last call, for the recovery that must repeat them."""
         return [] if self._spills is None else self._spills.events()
+
+    def close(self) -> None:
+        """The engine is not used any more: what it has no longer counts against a budget that it shares."""
+        if self._spills is not None:
+            self._spills.close()
 
     def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
         """Repeat exactly these events of spilled state up to the event time `until`.

@@ -335,6 +335,9 @@ class GroupEngine(IntakeMethods):
         if self._shared is not None:
             self._shared.play_spills(events, until)
 
+    def close(self) -> None:
+        """Nothing: a group shares its budget with nobody."""
+
     def spills_needed_from(self) -> int:
         """Events up to this event time need not be replayed: the tuples that they spilled have expired."""
         return self.cut if self._shared is None else self._shared.spills_needed_from()

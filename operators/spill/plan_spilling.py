@@ -20,7 +20,7 @@ from operators.spill.cleanup.by_join import ConsumeResults
 from operators.spill.counters import SpillCounters
 from operators.spill.replay import SpillReplay
 from operators.spill.spilled_part import FAR_PAST, ROW, PieceWriter, materialise
-from operators.spill.spilling import MemoryBudget, StateSpiller
+from operators.spill.spilling import MakeProductivity, MemoryBudget, StateSpiller
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
@@ -50,6 +50,7 @@ class PlanSpilling:
     Args:
         clock: seconds.
         consume: see `operators.spill.cleanup.by_join.PlanCleanup`.
+        productivity: see `StateSpiller`.
 
     Attributes:
         pending_replay: events of an earlier incarnation. Up to their end they decide what happens, instead of the
@@ -63,9 +64,11 @@ class PlanSpilling:
         blocks: BlockStore,
         clock: Callable[[], float],
         consume: ConsumeResults | None = None,
+        productivity: MakeProductivity | None = None,
     ) -> None:
         self._budget = budget
         self._consume = consume
+        self._productivity = productivity
         self._blocks = blocks
         self._writer = PieceWriter(blocks)
         self._clock = clock
@@ -197,6 +200,7 @@ class PlanSpilling:
             return
         if self.active is not None:
             self._results += self.active.take()
+            self.active.close()
             self._record_event(SpillEvent(cut, "plan"))
         self._tree, self.active = None, None
         if isinstance(executor, XJoinTree):
@@ -211,8 +215,14 @@ class PlanSpilling:
                 self._record_event,
                 delivered=delivered,
                 consume=self._consume,
+                productivity=self._productivity,
             )
             self.active.set_input_complete(self._input_complete)
+
+    def close(self) -> None:
+        """See `StateSpiller.close`."""
+        if self.active is not None:
+            self.active.close()
 
     def hold(self, cut: int) -> int:
         """See `StateSpiller.hold`."""

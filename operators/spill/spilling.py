@@ -30,11 +30,13 @@ from operators.spill.counters import SpillCounters
 from operators.spill.eviction import CHUNK_BYTES, TAKEN_SHARE, Eviction
 from operators.spill.grouped import GroupedEntries
 from operators.spill.ledger import Ledger
-from operators.spill.productivity import Productivity
+from operators.spill.productivity import GroupProductivity, Productivity
 from operators.spill.spilled_part import FAR_PAST, PieceReader, PieceWriter, SpilledPart, SpilledPiece, materialise
-from operators.spill.strategies import SpillCandidates, choose, heights_of, strategy_of
+from operators.spill.strategies import SCORES, SpillCandidates, choose, strategy_of
+from operators.spill.worker_memory import WorkerMemory
 from operators.state.match import LEFT, RIGHT
 from operators.state.side_state import PARTITION_GROUPS, SideState
+from operators.state.sources import Sources
 from schemas.columns import I64, Batch
 from schemas.messages.spills import SpillEvent
 
@@ -64,6 +66,7 @@ class MemoryBudget:
         due_ms: parts are cleaned up after this event time, because an aggregate waits for their pending results; None
             if nothing waits.
         in_time: no result may come late. State beyond the limit then stays at hand in files; nothing is spilled.
+        shared: the limit is that of several tasks together; None for this task alone.
     """
 
     limit_bytes: int
@@ -72,6 +75,11 @@ class MemoryBudget:
     due_rows: int = DUE_ROWS
     due_ms: int | None = None
     in_time: bool = False
+    shared: WorkerMemory | None = None
+
+
+MakeProductivity = Callable[[Sources, int], GroupProductivity]
+"""Makes the counts of a task's joins, given the number of partition groups of each."""
 
 
 class StateSpiller:
@@ -81,6 +89,7 @@ class StateSpiller:
         on_event: called with each event of spilled groups.
         delivered: results before this event time were delivered under an earlier plan.
         consume: see `PlanCleanup`.
+        productivity: makes the counts; None for those of a plan whose joins are all in this task.
 
     Attributes:
         counters: shared with the spillers of earlier and later plans.
@@ -97,6 +106,7 @@ class StateSpiller:
         *,
         delivered: int = FAR_PAST,
         consume: ConsumeResults | None = None,
+        productivity: MakeProductivity | None = None,
     ) -> None:
         self._on_event = on_event
         self._sources = tree.sources
@@ -108,8 +118,13 @@ class StateSpiller:
         self._ledger = Ledger(self._nodes, [min(s.life for s in join.states) for join in self._joins])
         self._writer = writer
         self._strategy = strategy_of(budget.strategy)
-        self._productivity = Productivity(tree.sources, self._joins, budget.groups)
-        self._heights = heights_of([node.aliases for node in self._nodes])
+        self._productivity: GroupProductivity = (
+            Productivity.of_plan(tree.sources, self._joins, budget.groups)
+            if productivity is None
+            else productivity(tree.sources, budget.groups)
+        )
+        self._heights = self._productivity.heights
+        self._share = None if budget.shared is None else budget.shared.enter()
         self._parents = [self._parent(j) for j in range(len(self._nodes))]
         self._aged_to: int | None = None
         self._eviction = Eviction(
@@ -203,7 +218,14 @@ class StateSpiller:
         """Whether groups have to leave memory; to be called after every slice."""
         used = self.used_bytes()
         self._growth_bytes, self._used_bytes = used - self._used_bytes, used
-        return bool(self._eviction) or used > HIGH_WATER * self._budget.limit_bytes
+        return bool(self._eviction) or self._counted_bytes() > HIGH_WATER * self._budget.limit_bytes
+
+    def _counted_bytes(self) -> int:
+        """What counts against the limit: `_used_bytes`, and what other tasks use that share it."""
+        if self._share is None:
+            return self._used_bytes
+        self._share.used_bytes = self._used_bytes
+        return self._share.memory.used_bytes()
 
     def spill(self, cut: int) -> None:
         """When memory is short, choose groups down to the low-water mark, and evict them some at a time.
@@ -217,12 +239,12 @@ class StateSpiller:
         max_bytes = max(LEAVE_BYTES, LEAVE_GROWTH * self._growth_bytes)
         while True:
             if not self._eviction:
-                self._choose(int(self._used_bytes - LOW_WATER * self._budget.limit_bytes))
+                self._choose(int(self._counted_bytes() - LOW_WATER * self._budget.limit_bytes))
             evicting = bool(self._eviction)
             self._eviction.step(cut, self._kept_from, max_bytes)
             self._used_bytes = self.used_bytes()
             # A pause is better than exceeding the budget.
-            if not evicting or self._used_bytes <= self._budget.limit_bytes:
+            if not evicting or self._counted_bytes() <= self._budget.limit_bytes:
                 return
 
     def _choose(self, wanted_bytes: int) -> None:
@@ -232,7 +254,12 @@ class StateSpiller:
         candidates = SpillCandidates.of(
             self._productivity, self._sizes(), self._heights, spill_number=self.counters.spills
         )
-        if len(candidates) == 0:
+        if self._share is not None:
+            self._share.candidates = SCORES[self._budget.strategy](candidates), candidates.size_bytes
+            exceeded = self._share.memory.used_bytes() - self._budget.limit_bytes
+            # Beyond the limit itself, this task does not wait for others to spill their part.
+            wanted_bytes = max(self._share.part_of(wanted_bytes), exceeded)
+        if len(candidates) == 0 or wanted_bytes <= 0:
             return
         chosen = choose(self._strategy, candidates, wanted_bytes)
         # All of them leave, so the order is free. Join by join is cheapest: taking groups out scans the states of
@@ -312,6 +339,11 @@ class StateSpiller:
     def delivered_before(self, ts: int) -> None:
         """Set the event time before which results are already delivered."""
         self._cleanup.delivered = ts
+
+    def close(self) -> None:
+        """The plan, or its task, has ended: its memory no longer counts."""
+        if self._share is not None:
+            self._share.leave()
 
     def take(self) -> list[Batch]:
         """Return the results of cleanups since the last call."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from operators.kernels.hashing import F64, U64, combine_words, mix_words
-from operators.spill.productivity import Counts, Productivity
+from operators.spill.productivity import Counts, GroupProductivity
 from schemas.columns import I64
 from schemas.errors import InvariantError, UsageError
 
@@ -60,7 +60,7 @@ class SpillCandidates:
 
     @staticmethod
     def of(
-        productivity: Productivity, size_bytes: I64, heights: Sequence[int], *, spill_number: int = 0
+        productivity: GroupProductivity, size_bytes: I64, heights: Sequence[int], *, spill_number: int = 0
     ) -> SpillCandidates:
         """All groups that contain anything.
 
@@ -89,26 +89,56 @@ class SpillCandidates:
 Strategy = Callable[[SpillCandidates], I64]
 """Returns (n,) the candidates' positions, those to be spilled rather than others first."""
 
+Score = Callable[[SpillCandidates], F64]
+"""Returns (n,) by what a strategy ranks the candidates; the lowest are spilled first."""
+
+
+def height(candidates: SpillCandidates) -> F64:
+    """The score of `bottom_up`."""
+    return candidates.heights.astype(np.float64)
+
+
+def local_productivity(candidates: SpillCandidates) -> F64:
+    """The score of `local_output`."""
+    return candidates.local / candidates.size_bytes
+
+
+def global_productivity(candidates: SpillCandidates) -> F64:
+    """The score of `global_output`."""
+    return candidates.output / candidates.size_bytes
+
+
+def penalised_productivity(candidates: SpillCandidates) -> F64:
+    """The score of `global_output_penalty`."""
+    return candidates.output / (candidates.size_bytes + candidates.inter_bytes)
+
 
 def bottom_up(candidates: SpillCandidates) -> I64:
     """Joins nearest the sources first, their groups in random order."""
-    return _ascending(candidates, candidates.heights, _random_words(candidates))
+    return _ascending(candidates, height(candidates), _random_words(candidates))
 
 
 def local_output(candidates: SpillCandidates) -> I64:
     """The least productive for their own join first."""
-    return _ascending(candidates, candidates.local / candidates.size_bytes)
+    return _ascending(candidates, local_productivity(candidates))
 
 
 def global_output(candidates: SpillCandidates) -> I64:
     """The least productive for the query first."""
-    return _ascending(candidates, candidates.output / candidates.size_bytes)
+    return _ascending(candidates, global_productivity(candidates))
 
 
 def global_output_penalty(candidates: SpillCandidates) -> I64:
     """The least productive for the query first, relative to all memory that the group causes."""
-    return _ascending(candidates, candidates.output / (candidates.size_bytes + candidates.inter_bytes))
+    return _ascending(candidates, penalised_productivity(candidates))
 
+
+SCORES: dict[str, Score] = {
+    "bottom-up": height,
+    "local-output": local_productivity,
+    "global-output": global_productivity,
+    "global-output-penalty": penalised_productivity,
+}
 
 STRATEGIES: dict[str, Strategy] = {
     "bottom-up": bottom_up,
@@ -139,21 +169,7 @@ def choose(strategy: Strategy, candidates: SpillCandidates, wanted_bytes: int) -
     return order[: int(np.searchsorted(freed, wanted_bytes, side="left")) + 1]
 
 
-def heights_of(covers: Sequence[Sequence[str]]) -> list[int]:
-    """The height of each join over the sources, 0 where both inputs are sources.
-
-    Args:
-        covers: per join the aliases it covers, children before parents.
-    """
-    sets = [frozenset(aliases) for aliases in covers]
-    heights: list[int] = []
-    for number, outer in enumerate(sets):
-        under = [heights[k] + 1 for k in range(number) if sets[k] < outer]
-        heights.append(max(under, default=0))
-    return heights
-
-
-def _ascending(candidates: SpillCandidates, first: I64 | F64, second: U64 | None = None) -> I64:
+def _ascending(candidates: SpillCandidates, first: F64, second: U64 | None = None) -> I64:
     """Positions by `first`, then `second`; ties largest first, then by join and group."""
     keys: list[I64 | F64 | U64] = [candidates.groups, candidates.joins, -candidates.size_bytes]
     if second is not None:

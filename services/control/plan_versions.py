@@ -35,6 +35,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from operators.distributed.decompose import decompose, without_joins_of_tables
+from operators.distributed.task_budget import traces_results
 from operators.plan.plan import Plan, parse_plan
 from schemas import refusals
 from schemas.errors import BrokerError, UsageError
@@ -115,7 +116,13 @@ class PlanVersions:
         prefix = ControlTopics.of(version.group).control.removesuffix("control")
         split = self._settings.operator_partitions
         operators = decompose(
-            self._query, version.plan, self._counts, split, prefix, feedback=self._settings.jit
+            self._query,
+            version.plan,
+            self._counts,
+            split,
+            prefix,
+            feedback=self._settings.jit,
+            lineage=traces_results(version.plan, self._settings.budget, feedback=self._settings.jit),
         )
         return DistributedLayout(operators, self._counts)
 

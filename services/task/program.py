@@ -107,6 +107,10 @@ class SpillingEngine(Protocol):
         """Event time up to which spill events need no replay."""
         ...
 
+    def close(self) -> None:
+        """The engine is not used any more."""
+        ...
+
 
 class TaskChanges:
     """Changes of a task's program while it runs: of the plan, or of the queries of a group. This one has none.

@@ -42,6 +42,7 @@ from services.process.logs import get_log
 from services.spill.block_store import SpillError, SpillStore
 from services.spill.budget import waiting_tuples
 from services.spill.spill_log import SpillLog
+from services.task.productivity_link import ProductivityLink
 from services.task.program import SpillingEngine
 
 SPARE_LOAD = 0.5
@@ -119,6 +120,7 @@ class TaskSpill:
         until: cut of the last commit, up to which the events are replayed.
         found: returns the late results of the engine since the last call.
         plan: returns the plan that the engine runs; an empty text if there is none.
+        link: exchanges productivity with other tasks; None where all joins are in this one.
     """
 
     def __init__(
@@ -128,8 +130,10 @@ class TaskSpill:
         until: int,
         found: Callable[[], list[Late]],
         plan: Callable[[], str] = str,
+        link: ProductivityLink | None = None,
     ) -> None:
         self._start = start
+        self._link = link
         self._budget = start.budget
         self._log = start.log
         self._engine = engine
@@ -176,6 +180,8 @@ class TaskSpill:
 
     def clean_up_between_epochs(self, now: float) -> None:
         """Run a cleanup step between epochs, if there is time; runs more steps at the start of an UNLIMITED task."""
+        if self._link is not None:
+            self._link.step(now)
         if not self._startup_cleaned:
             while not self._startup_cleaned and time.monotonic() < now + STARTUP_CLEANUP_S:
                 self._startup_cleaned = not self._engine.clean(STEP_GROUPS)
@@ -199,4 +205,7 @@ class TaskSpill:
 
     def close(self) -> None:
         """Delete the blocks."""
+        self._engine.close()
+        if self._link is not None:
+            self._link.close()
         self._start.close()

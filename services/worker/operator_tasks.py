@@ -10,10 +10,12 @@ from operators.data.statistics import EngineStatistics
 from operators.data.watermark import END
 from operators.distributed.feedback import has_feedback
 from operators.distributed.intake import SourceIntake
+from operators.distributed.lineage import TaskProductivity
 from operators.distributed.query_statistics import as_query_statistics
 from operators.distributed.task_budget import task_budget
 from operators.engine.engine import Engine
 from operators.plan.plan import Join
+from operators.state.sources import Sources
 from schemas.codecs.notice import Notice
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
@@ -31,6 +33,7 @@ from services.task.context import make_lanes, partitions_of
 from services.task.feedback import TaskFeedback
 from services.task.lane import InputLane
 from services.task.notices import read_back
+from services.task.productivity_link import ProductivityLink
 from services.task.program import TaskEngine
 from services.task.silence import Silence
 from services.task.spec import TaskSpec, streams_by_topic
@@ -101,22 +104,35 @@ class OperatorTasks(TaskKind):
         # A set difference, or a query that is one operator, has feedback of its own.
         within = spec.settings.jit and (bool(spec.query.subtracted) or not part.operator.columns)
         lanes = make_lanes(spec, recovery, start.log, operator_feedback)
+        made: list[TaskProductivity] = []
+
+        def productivity(sources: Sources, groups: int) -> TaskProductivity:
+            made.append(TaskProductivity(sources, part.operator, part.share, groups))
+            return made[-1]
+
+        kept = () if operator_feedback is None else operator_feedback.columns_kept
         engine = Engine(
             spec.query,
             plan=spec.plan,
             tables=part.operator.with_row_numbers(spec.tables.batches),
             partitions=partitions_of(lanes),
             feedback=within if operator_feedback is None else operator_feedback.of,
-            kept=() if operator_feedback is None else operator_feedback.columns_kept,
+            kept=[*kept, *(column for traced in part.operator.traced for column in traced.columns)],
             numbered=part.operator.numbered,
             budget=budget,
             blocks=None if spilled is None else spilled.blocks,
+            productivity=productivity if part.operator.traced else None,
             clock=time.monotonic,
         )
         spill = None
         if spilled is not None:
             spill = TaskSpill(
-                spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan)
+                spilled,
+                engine,
+                recovery.cut,
+                lambda: program.late_results(),
+                lambda: str(engine.plan),
+                self._link(part, start, made[-1]) if made else None,
             )
         migrations = self._migrations(engine, start)
         program = QueryProgram(spec, engine, migrations, recovery.cut, self._publish(part, start), self._begin)
@@ -132,6 +148,20 @@ class OperatorTasks(TaskKind):
         program = IntakeProgram(part, engine, migrations, recovery.cut, self._publish(part, start))
         silence = self._silence(part, start, lanes)
         return TaskParts(lanes, program, migrations, silence=silence, predecessor=self._predecessor)
+
+    def _link(self, part: Part, start: TaskStart, own: TaskProductivity) -> ProductivityLink | None:
+        """What exchanges productivity with the other tasks."""
+        if self._feedback is None:
+            return None
+        return ProductivityLink(
+            own.exchange,
+            self._feedback,
+            query=self._whole.query.name,
+            operator=part.operator.name,
+            task=start.number,
+            incarnation=start.incarnation,
+            log=start.log,
+        )
 
     def _migrations(self, engine: TaskEngine, start: TaskStart) -> DistributedMigrations:
         return DistributedMigrations(

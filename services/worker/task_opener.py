@@ -1,7 +1,7 @@
 """Opens the tasks of a worker: decides where each delivers and where its input starts, and has its parts built.
 
-`services.worker.plan_runner` makes a `TaskOpener` per plan. `task_manager.TaskManager` calls it in threads. It takes a task
-over before it reads anything of the task: the sink fences the former incarnation, and the task's `Opened` in the
+`services.worker.plan_runner` makes a `TaskOpener` per plan. `task_manager.TaskManager` calls it in threads. It takes a
+task over before it reads anything of the task: the sink fences the former incarnation, and the task's `Opened` in the
 control log voids the promises of that incarnation. Only then do the committed offsets decide where the task starts.
 """
 

@@ -22,6 +22,7 @@ from aiokafka.errors import KafkaError
 from operators.distributed.rows_windows import counted_windows
 from operators.plan.choose import choose_plan
 from operators.plan.plan import parse_plan
+from operators.spill.worker_memory import WorkerMemory
 from schemas import refusals
 from schemas.codecs.encode import check_output_names
 from schemas.errors import BrokerError, StateError, UsageError, WeirError
@@ -102,6 +103,9 @@ class Worker:
             settings = replace(settings, guarantee=Guarantee.EXACTLY_ONCE)
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
         if settings.placement is Placement.PER_OPERATOR:
+            if settings.budget is not None:
+                shared = WorkerMemory(settings.budget.limit_bytes)
+                settings = replace(settings, budget=replace(settings.budget, shared=shared))
             # Every worker must distribute the same plan.
             self._plan = self._plan or choose_plan(query)
         self._query = query
@@ -381,7 +385,8 @@ class Worker:
         """Start to read the feedback topic of a distributed query; None if there is none."""
         settings, control = self._settings, self._control
         assert control is not None
-        if self._versions is None or not (settings.jit or settings.has_idle_timeout(self._query)):
+        wanted = settings.jit or settings.has_idle_timeout(self._query) or settings.budget is not None
+        if self._versions is None or not wanted:
             return None
         topic = self._admin.feedback(active.group, settings.replication)
         return FeedbackLog(settings.clients, topic, f"{settings.client_id}-{active.group}", control).start()
