@@ -31,10 +31,17 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("range(0, max(len(batch), 1), step)", "range(0, len(batch), step)"),
         ("if edge.predicates and len(results):", "if False:"),
         ("np.minimum.reduce(ends)", "np.maximum.reduce(ends)"),
-        ("np.uint64(edge.partitions)", "np.uint64(len(edge.aliases) + 1)"),
+        ("partition_of(hashes, edge.partitions)", "partition_of(hashes, len(edge.aliases) + 1)"),
         ("return found.take(order_ties(", "return (lambda _: found)(order_ties("),
         ("offsets + (np.int64(partition) << np.int64(_POSITION_BITS))", "offsets"),
         ("channel = 0 if edge.forward else self._task", "channel = 0"),
+    ),
+    "distributed/lineage.py": (
+        ("found[number] += self._groups * partition_of(hashes, traced.tasks)", "pass"),
+        ("self._final = not operator.outputs or operator.outputs[0].consumer == AGGREGATES", "self._final = True"),
+        ("joins + self._join, groups + self._first", "joins + self._join, groups"),
+        ("owned[self._join, self._first : self._first + groups] = True", "owned[:] = True"),
+        ("result_bytes = 0 if self._final else", "result_bytes = 0 if True else"),
     ),
     "distributed/rows_windows.py": (
         ('Compare("<", before', 'Compare("<=", before'),

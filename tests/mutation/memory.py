@@ -9,6 +9,11 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("    begin = -(-begin // mmap.PAGESIZE)", "    begin = begin // mmap.PAGESIZE"),
         ("MAPPED_FROM <= size < HUGE_FROM", "HUGE_FROM <= size < HUGE_FROM"),
         ("    except OSError:", "    except ZeroDivisionError:"),
+        ("if self.in_memory + size <= self.limit_bytes:", "if True:"),
+        ("if self.in_memory + size <= self.limit_bytes:", "if False:"),
+        ("        self.in_memory -= in_memory\n", ""),
+        ("            _USED.reset(before)\n", "            pass\n"),
+        ("if memory is not None and size >= MAPPED_FROM:", "if memory is not None and size:"),
     ),
     "kernels/ring.py": (
         ("n = min(hi - at, ring.shape[-1] - begin)", "n = hi - at"),

@@ -1,0 +1,54 @@
+"""A budget that several tasks share: which of them has to spill how much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from operators.spill.worker_memory import MemoryShare, WorkerMemory
+
+
+def shares(*candidates: tuple[list[float], list[int]]) -> list[MemoryShare]:
+    """Tasks with these scores and sizes of their groups."""
+    memory = WorkerMemory(1_000)
+    found = [memory.enter() for _ in candidates]
+    for share, (scores, sizes) in zip(found, candidates, strict=True):
+        share.candidates = np.array(scores, np.float64), np.array(sizes, np.int64)
+        share.used_bytes = sum(sizes)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "parts"),
+    [
+        (1, [1, 0]),  # the groups of score 1 alone, of which there is one
+        (10, [10, 0]),
+        (15, [10, 5]),
+        (30, [10, 20]),
+        (60, [40, 20]),
+        (75, [40, 35]),
+        (500, [40, 60]),
+    ],
+)
+def test_the_lowest_scores_of_all_tasks_leave_first(wanted: int, parts: list[int]) -> None:
+    first, second = shares(([3.0, 1.0], [30, 10]), ([2.0, 4.0], [20, 40]))
+    assert [first.part_of(wanted), second.part_of(wanted)] == parts
+
+
+def test_of_equal_scores_every_task_spills_its_share() -> None:
+    first, second = shares(([0.0] * 3, [10, 10, 10]), ([0.0, 5.0], [10, 1]))
+    assert [first.part_of(20), second.part_of(20)] == [15, 5]
+
+
+def test_a_task_without_candidates_spills_nothing() -> None:
+    first, second = shares(([], []), ([1.0], [10]))
+    assert [first.part_of(5), second.part_of(5)] == [0, 5]
+    assert [first.part_of(50), second.part_of(50)] == [0, 10]
+
+
+def test_memory_counts_until_a_task_leaves() -> None:
+    first, second = shares(([1.0], [10]), ([1.0], [20]))
+    assert first.memory.used_bytes() == 30
+    second.leave()
+    assert first.memory.used_bytes() == 10
+    assert first.part_of(5) == 5
