@@ -18,7 +18,7 @@ from services.kafka.log_consumer import LogBatch, LogFollower
 from services.kafka.topics import REGISTRY, OutputTopics, TopicAdmin
 from services.process.logs import get_log
 from services.process.security import KafkaClients
-from services.registry.group_registration import check_group_queries
+from services.registry.group_registration import check_group_queries, check_partitions
 from services.registry.group_registry import groups_of
 from services.registry.query_registry import fold, key_of
 
@@ -133,6 +133,7 @@ class GroupWatch:
     def _prepare(self, message: RegisteredQuery) -> WantedQuery:
         query = pick_query(message.text, message.pick, f"query {message.name} of group {message.group}")
         check_group_queries(message.group, self._streams.streams(), [query])
+        check_partitions(message.group, {column.alias: column for column in self._streams.partition_by}, [query])
         assert query.sink is not None, "checked"
         self._admin.add_output(self._topics, query.sink, self._tasks, self._replication)
         return WantedQuery(message, query)

@@ -93,6 +93,47 @@ def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Wo
 
 
 @pytest.mark.deep
+def test_a_group_has_a_task_per_partition(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Two workers share the tasks. Queries come and go while one is killed, in each task from a cut of its own."""
+    trial = GroupTrial.make(topics, tmp_path, partitions=3)
+    feed, rng = Feed(trial.case), random.Random(11)
+    by_mote = " PARTITION BY T.mote, H.mote"
+    t, h = "temperature T [RANGE 300 MILLISECONDS]", "humidity H [RANGE 200 MILLISECONDS]"
+    light = "light L [RANGE 300 MILLISECONDS]"
+    trial.register(
+        {
+            "q0": f"SELECT T.mote, T.celsius, H.percent FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > 9{by_mote}",
+            "q1": f"SELECT T.mote, COUNT(*) AS n FROM {t}, {h} WHERE T.mote = H.mote GROUP BY T.mote "
+            f"EMIT EVERY 250 MILLISECONDS{by_mote}",
+            "q2": f"SELECT T.mote, H.percent, L.lux FROM {t}, {h}, {light} WHERE T.mote = H.mote AND L.mote = H.mote "
+            "PARTITION BY T.mote, H.mote, L.mote",
+        }
+    )
+    team = [workers.start(trial.case) for _ in range(2)]
+    send(feed, rng, 0, 120)
+    wait_for(
+        lambda: sorted(task for worker in team for task in worker.running_tasks()) == [0, 1, 2],
+        lambda: team[0].with_log("three tasks"),
+    )
+    assert all(worker.running_tasks() for worker in team)
+    trial.register({"q3": f"SELECT T.mote, L.lux FROM {t}, {light} WHERE T.mote = L.mote PARTITION BY T.mote, L.mote"})
+    trial.drop("q0")
+    trial.wait_begun(team[0])
+    send(feed, rng, 120, 120)
+    team.pop(0).kill()
+    team.append(workers.start(trial.case))
+    send(feed, rng, 240, 120)
+    feed.finish(CLOSING)
+    assert trial.judge(team[-1]) > 300
+    refused = trial.weir(
+        "register", str(trial.file({"q4": f"SELECT T.mote FROM {t}, {h} WHERE T.mote = H.mote"})),
+        "--group", trial.name, code=2,
+    )  # fmt: skip
+    assert "has a task per partition, by column mote of" in refused
+    assert [worker.stop() for worker in team] == [0, 0]
+
+
+@pytest.mark.deep
 def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Many results come late, through kills and changes, and each once; in the end nothing is pending. A worker
     without a budget produces what others left pending."""
