@@ -543,7 +543,7 @@ class Engine(IntakeMethods):
         """Take the events of spilled state since the last call, for the recovery that must repeat them."""
         return [] if self._spills is None else self._spills.events()
 
-    def close(self) -> None:
+    def leave_budget(self) -> None:
         """The engine is not used any more: what it has no longer counts against a budget that it shares."""
         if self._spills is not None:
             self._spills.close()

@@ -335,7 +335,7 @@ class GroupEngine(IntakeMethods):
         if self._shared is not None:
             self._shared.play_spills(events, until)
 
-    def close(self) -> None:
+    def leave_budget(self) -> None:
         """Nothing: a group shares its budget with nobody."""
 
     def spills_needed_from(self) -> int:

@@ -107,7 +107,7 @@ class SpillingEngine(Protocol):
         """Event time up to which spill events need no replay."""
         ...
 
-    def close(self) -> None:
+    def leave_budget(self) -> None:
         """The engine is not used any more."""
         ...
 

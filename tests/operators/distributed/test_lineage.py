@@ -33,7 +33,10 @@ def rows(bound: Query, seed: int, partitions: int) -> dict[str, Any]:
     rng = Random(seed)
     return {
         stream.name: [
-            [{"k": rng.randrange(9), "v": rng.randrange(9), "ts": 10 * at + p} for at in range(12)]
+            [
+                {"k": rng.randrange(11), "v": rng.randrange(11), "d": None, "s": None, "f": None, "ts": 10 * at + p}
+                for at in range(12)
+            ]
             for p in range(partitions)
         ]
         for stream in bound.streams()

@@ -73,7 +73,7 @@ class _Task:
             productivity=self._make,
             clock=time.perf_counter,
         )
-        stack.callback(self.engine.close)
+        stack.callback(self.engine.leave_budget)
         self.readers = {
             given.edge.topic: EdgeReader(given, [ReplayPoint(0, NEVER)])
             for given in operator.streams
