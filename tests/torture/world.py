@@ -22,7 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from schemas.errors import WeirError
+from schemas.errors import BrokerError, WeirError
 from schemas.messages.commits import decode_commit
 from services.kafka.topics import ControlTopics
 from services.process.security import KafkaClients
@@ -257,10 +257,17 @@ class World:
         while sink not in self.registered and not self.stopping.wait(0.05):
             pass
 
+        tried = False
+
         def once() -> None:
+            nonlocal tried
             entry = find_group(self.clients, self.prefix)
             if entry is not None and sink in entry.queries:
+                tried = True
                 drop_from_group(self.clients, entry, sink)
+            elif not tried:
+                # A broker that has just become leader, or leads no more, may report an earlier end of the topic.
+                raise BrokerError(f"{sink} is registered, and not to be seen")
 
         with self._registry:
             self._insist(once)
