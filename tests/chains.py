@@ -209,7 +209,8 @@ class Task:
             return
         if given.edge is None:
             offsets = np.arange(begin, begin + len(records), dtype=np.int64)
-            for one in (one for one in self.operator.streams if one.stream.topic == lane[0]):
+            # A stream that is joined with itself is two inputs, and is read once.
+            for one in {one.stream.name: one for one in self.operator.streams if one.stream.topic == lane[0]}.values():
                 declared = [f for f in one.stream.fields if f.name != one.position]
                 plain = Stream(one.stream.name, tuple(declared), lane[0], timestamp=one.stream.timestamp)
                 batch = to_batch(plain, records)
