@@ -69,6 +69,8 @@ class Preparation:
     async def look(self, view: View) -> None:
         """Begin to prepare a version that has been proposed, and end one that is not wanted any more."""
         found = self._prepared
+        if found is not None and found.runner is not None and (failure := found.runner.failure()) is not None:
+            self._failed(found, failure)
         if found is not None and not self._is_wanted(found.version, view):
             await self._end(found)
             await self._discard(found.version)
@@ -86,24 +88,27 @@ class Preparation:
 
     async def _begin(self, version: PlanVersion) -> None:
         found = self._prepared = Prepared(version)
-
-        def failed(error: BaseException) -> None:
-            if self._prepared is not found:
-                self._fail(error)
-            elif found.failure is None:
-                found.failure = error
-                self._log.warning("the plan cannot be prepared", version=version.number, reason=str(error))
-
         try:
-            found.runner, found.is_ready = await self._make(version, failed)
+            found.runner, found.is_ready = await self._make(version, lambda error: self._failed(found, error))
             found.runner.start()
         except Exception as error:
-            failed(error)
+            self._failed(found, error)
 
-    def take_over(self, id_: str) -> PlanRunner | None:
+    def _failed(self, found: Prepared, error: BaseException) -> None:
+        """A version cannot go on: the proposal is not answered, unless the version has taken over."""
+        if self._prepared is not found:
+            self._fail(error)
+        elif found.failure is None:
+            found.failure = error
+            self._log.warning("the plan cannot be prepared", version=found.version.number, reason=str(error))
+
+    async def take_over(self, id_: str) -> PlanRunner | None:
         """The runner of a version that is in force from now on; None if it was not prepared here."""
         found = self._prepared
-        if found is None or found.version.id != id_ or found.runner is None or found.failure is not None:
+        if found is None or found.version.id != id_:
+            return None
+        if found.runner is None or found.failure is not None:
+            await self._end(found)
             return None
         self._prepared = None
         return found.runner

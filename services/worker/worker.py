@@ -27,6 +27,7 @@ from schemas import refusals
 from schemas.codecs.encode import check_output_names
 from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
+from services.control.barrier import View
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
 from services.control.plan_versions import PlanVersion, PlanVersions
@@ -221,11 +222,11 @@ class Worker:
             for turn in itertools.count():
                 if self._stop.is_set():
                     return
-                runner = self._take_over(next_id)
+                runner = await self._take_over(next_id)
                 if runner is None:
                     active = await self._next_plan(patient=turn > 0)
                     id_ = "" if active.plan_version is None else active.plan_version.id
-                    runner = self._take_over(id_) or self._start(active)
+                    runner = await self._take_over(id_) or self._start(active)
                 self._pages.runs(runner.task_manager)
                 try:
                     next_id = await self._until_stopped(runner)
@@ -312,12 +313,21 @@ class Worker:
 
         await asyncio.get_running_loop().run_in_executor(None, delete)
 
-    def _take_over(self, id_: str) -> PlanRunner | None:
+    async def _take_over(self, id_: str) -> PlanRunner | None:
         """The runner of the version that a request has brought into force, if it was prepared here."""
-        runner = None if self._preparation is None else self._preparation.take_over(id_)
+        runner = None if self._preparation is None else await self._preparation.take_over(id_)
         if runner is not None and self._control is not None:
-            self._control.append(*missing_reports(self._control.view, runner.active.version))
+            number, view = runner.active.version, self._control.view
+            self._control.append(*missing_reports(view, number))
+            await asyncio.get_running_loop().run_in_executor(None, self._delete_older, number, view)
         return runner
+
+    def _delete_older(self, number: int, view: View) -> None:
+        """Delete the topics of the version before the one before this. A slower worker may still ask for the commits of
+        the version before this one, but not of older ones."""
+        if number > 1 and self._versions is not None:
+            with contextlib.suppress(BrokerError):
+                self._admin.delete(self._versions.topics(self._versions.version(number - 2, view)))
 
     async def _next_plan(self, patient: bool) -> ActivePlan:
         """The plan to run now.
@@ -349,9 +359,7 @@ class Worker:
         found = self._load(versions.version(number, view))
         if number > 0:
             control.append(*missing_reports(view, number))
-        if number > 1:
-            # A slower worker may still ask for the commits of the version before this one, but not of older ones.
-            self._admin.delete(versions.topics(versions.version(number - 2, view)))
+        self._delete_older(number, view)
         return found
 
     def _load(self, version: PlanVersion | None) -> ActivePlan:
