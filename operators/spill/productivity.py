@@ -62,13 +62,12 @@ Counts = npt.NDArray[np.float64]
 
 
 class Tracing(Protocol):
-    """Traces results of joins to the partition groups that they went through.
+    """Traces results of joins to the partition groups that they went through."""
 
-    Attributes:
-        below: per join, its own number and those of the joins whose results it reads, directly or not, ascending.
-    """
-
-    below: Sequence[I64]
+    @property
+    def below(self) -> Sequence[I64]:
+        """Per join, its own number and those of the joins whose results it reads, directly or not, ascending."""
+        ...
 
     def trace(self, join: int, results: Tuples) -> I64:
         """Return (len(below[join]), n) the groups that results of a join went through (Algorithm 1)."""
@@ -117,7 +116,10 @@ class GroupProductivity(Protocol):
         heights: per join, over the sources.
     """
 
-    heights: Sequence[int]
+    @property
+    def heights(self) -> Sequence[int]:
+        """See above."""
+        ...
 
     @property
     def local(self) -> Counts:
