@@ -55,8 +55,10 @@ class Silence:
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self._inbox.get_nowait()
+                if not isinstance(message, Awaited):
+                    continue
                 lane = message.topic, message.partition
-                if isinstance(message, Awaited) and lane in self._awaited:
+                if lane in self._awaited:
                     self._awaited[lane] = max(self._awaited[lane], message.until)
         silent = all(isinstance(lane, InputLane) and lane.idle for lane in self._lanes.values())
         return max(watermark, self._wanted()) if silent else watermark
