@@ -97,14 +97,54 @@ def _table() -> Iterator[Refusal]:
     for strategy in ("auto", "moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc"):
         reason = "the executor is a black box to it"
         yield Refusal(migration(strategy), executor("juggler"), reason, _OTHER_STRATEGY)
-    for strategy in ("parallel-track", "hybmig", "jisc", "gms", "gpt", "ghm"):
+    for strategy in _OF_ONE_TASK:
         reason = "it works on the states of one task"
         yield Refusal(migration(strategy), PER_OPERATOR, reason, _OTHER_STRATEGY)
 
 
 _OTHER_STRATEGY = "use another strategy"
 
+_OF_ONE_TASK = ("parallel-track", "hybmig", "jisc", "gms", "gpt", "ghm")
+"""The strategies that two plans in tasks of their own cannot use."""
+
 REFUSALS: Mapping[tuple[str, str], Refusal] = {(one.setting, one.excluded): one for one in _table()}
+
+
+WAYS: Mapping[str, tuple[str, ...]] = {
+    "one task": (),
+    "a task per operator": (PER_OPERATOR,),
+    "a group of queries": (GROUP,),
+}
+"""The ways to run queries, with the settings that ask for each."""
+
+OFFERS: Mapping[str, tuple[str, ...]] = {
+    "`[ROWS n]`": (Feature.ROWS,),
+    "tables": (),
+    "`EXCEPT`": (Feature.EXCEPT,),
+    "aggregates": (Feature.AGGREGATES, Feature.ROWS_AGGREGATES),
+    "idle timeouts": (),
+    "at least once": (),
+    "`--memory`": (),
+    "`--jit`": (),
+    "plan changes": (PLAN, *(migration(name) for name in ("auto", "moving-state", *_OF_ONE_TASK, "hybmig-bsc"))),
+    "`PARTITION BY`": (),
+    "per operator": (PER_OPERATOR,),
+}
+"""What each way may offer, with the features and settings that may be refused there; none where nothing is."""
+
+
+def overview() -> list[str]:
+    """The ways to run queries against what they offer, as a Markdown matrix: yes, no, or what of it is not offered."""
+    lines = [f"| | {' | '.join(OFFERS)} |", f"| --- |{' --- |' * len(OFFERS)}"]
+    for way, settings in WAYS.items():
+        cells = []
+        for offered in OFFERS.values():
+            names = [(a, b) for a in settings for b in offered]
+            refused_here = [b for a, b in names if (a, b) in REFUSALS or (b, a) in REFUSALS]
+            some = [name.removeprefix(migration("")) for name in refused_here if name.startswith(migration(""))]
+            cells.append(f"not by {', '.join(some)}" if some else "no" if refused_here else "yes")
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return lines
 
 
 def matrix(*, of_features: bool) -> list[str]:

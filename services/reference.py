@@ -48,6 +48,7 @@ def reference() -> str:
 def combinations() -> str:
     """What cannot be combined, and why, as Markdown."""
     parts = {
+        "Overview": refusals.overview(),
         "Settings and features of a query": refusals.matrix(of_features=True),
         "Settings among each other": refusals.matrix(of_features=False),
         "Reasons": refusals.reasons(),

@@ -83,3 +83,15 @@ def test_its_names_are_those_of_the_engine() -> None:
         assert refused == (name not in BLACK_BOX)
         endless = (refusals.migration(name), Feature.UNBOUNDED) in refusals.REFUSALS
         assert endless == STRATEGIES[name].outlasts
+
+
+def test_the_overview_names_what_a_way_of_running_does_not_offer() -> None:
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in refusals.overview()]
+    lines = {way: rest for way, *rest in cells}
+    offers = list(refusals.OFFERS)
+    assert set(lines["one task"]) == {"yes"}
+    other = [offer for offer, cell in zip(offers, lines["a task per operator"], strict=True) if cell != "yes"]
+    assert other == ["plan changes"]
+    assert lines["a task per operator"][offers.index("plan changes")].startswith("not by parallel-track")
+    no = [offer for offer, cell in zip(offers, lines["a group of queries"], strict=True) if cell == "no"]
+    assert no == ["plan changes", "per operator"]
