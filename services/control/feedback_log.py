@@ -2,7 +2,7 @@
 what has come of their partition groups.
 
 Each worker has one `FeedbackLog`, which reads the whole topic, starting from its end: tasks that still wait repeat
-earlier messages (`services.task.feedback`, `services.task.silence`, `services.task.productivity_link`). Results do not
+earlier messages (`services.task.feedback`, `services.task.silence`, `services.spill.productivity_link`). Results do not
 depend on whether a message arrives, how often, or how soon.
 """
 

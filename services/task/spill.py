@@ -41,8 +41,8 @@ from services.kafka.topics import Lane
 from services.process.logs import get_log
 from services.spill.block_store import SpillError, SpillStore
 from services.spill.budget import waiting_tuples
+from services.spill.productivity_link import ProductivityLink
 from services.spill.spill_log import SpillLog
-from services.task.productivity_link import ProductivityLink
 from services.task.program import SpillingEngine
 
 SPARE_LOAD = 0.5

@@ -28,12 +28,12 @@ from services.program.distributed_migrations import DistributedMigrations
 from services.program.intake_program import IntakeProgram
 from services.program.query_program import QueryProgram
 from services.recovery.starting_point import Committed
+from services.spill.productivity_link import ProductivityLink
 from services.task.block_lane import BlockLane
 from services.task.context import make_lanes, partitions_of
 from services.task.feedback import TaskFeedback
 from services.task.lane import InputLane
 from services.task.notices import read_back
-from services.task.productivity_link import ProductivityLink
 from services.task.program import TaskEngine
 from services.task.silence import Silence
 from services.task.spec import TaskSpec, streams_by_topic
