@@ -160,7 +160,7 @@ class GroupTrial:
     def _read_by(self, task: int) -> dict[str, list[list[Row]]]:
         """What a task reads: a partition of each stream, if the group is split."""
         entry = find_group(self.clients, self.name)
-        if entry is None or not entry.declared.partitioned:
+        if entry is None or entry.declared.partitioned is not True:
             return self.case.rows
         return {stream: [parts[task]] for stream, parts in self.case.rows.items()}
 

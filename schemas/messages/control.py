@@ -229,13 +229,13 @@ class RegisteredGroup(_Message, frozen=True, kw_only=True, tag="group"):
     Attributes:
         text: the file that the group was created with; it declares the group's streams and tables.
         streams: those that its queries may read, by name.
-        partitioned: whether it has a task per partition, by PARTITION BY of the file's queries.
+        partitioned: True if it has a task per partition, by PARTITION BY of the file's queries; else absent.
     """
 
     name: str
     text: str
     streams: tuple[str, ...]
-    partitioned: bool = False
+    partitioned: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class MemberRecord(_Message, frozen=True, kw_only=True, tag="member"):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import UNSET
+
 from schemas.codecs.encode import check_output_names
 from schemas.errors import UsageError
 from schemas.groups import streams_of
@@ -60,7 +62,7 @@ def register_in_group(
     records: dict[str, RegisteredQuery | RegisteredGroup | None] = {}
     if entry is None:
         records[f"{name}/"] = RegisteredGroup(
-            name=name, text=text, streams=tuple(s.name for s in streams), partitioned=bool(split)
+            name=name, text=text, streams=tuple(s.name for s in streams), partitioned=bool(split) or UNSET
         )
     for query in added:
         records[f"{name}/{query.name}"] = RegisteredQuery(

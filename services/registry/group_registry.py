@@ -47,7 +47,7 @@ class GroupEntry:
         read: list[Stream | Table] = [*streams, *program.tables]
         sources = tuple(Source(stream.name, stream, Window("UNBOUNDED")) for stream in read)
         columns: dict[str, ColumnRef] = {}
-        if self.declared.partitioned:
+        if self.declared.partitioned is True:
             columns = partition_columns(program.queries)
         named = tuple(replace(columns[stream.name], alias=stream.name) for stream in streams if columns)
         return Query(self.name, None, sources, (), (), partition_by=named)

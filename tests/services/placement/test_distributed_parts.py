@@ -11,8 +11,7 @@ from operators.distributed.decompose import DistributedOperator, decompose
 from operators.distributed.rows_windows import counted_windows
 from operators.plan.plan import parse_plan
 from operators.spill.spilling import MemoryBudget
-from schemas import refusals
-from schemas.errors import StateError, UsageError
+from schemas.errors import StateError
 from schemas.language.program import parse_program
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.query import Query
@@ -67,14 +66,6 @@ def test_another_split_or_plan_is_another_operator() -> None:
     }
     assert len(prints) == 2 + 5 + 2
     assert len({DistributedLayout(operators(bound, n), COUNTS).name for n in (1, 2)}) == 2
-
-
-def test_settings_that_operators_cannot_keep_are_refused() -> None:
-    own = replace(SETTINGS, placement=Placement.PER_OPERATOR)
-    refusals.check(query(), *own.refusable())
-    spilling = replace(own, jit=True, budget=MemoryBudget(1 << 20, "bottom-up"))
-    with pytest.raises(UsageError, match="a task that has spilled a tuple cannot withhold it; omit --jit or --memory"):
-        refusals.check(query(), *spilling.refusable())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from schemas.messages.control import Demanded
+from schemas.messages.control import Awaited
 from services.control.feedback_log import FeedbackLog, Inbox
 from services.placement.distributed import Part
 from services.task import silence
@@ -54,8 +54,8 @@ class Link:
         self.topics = topics
         return self.inbox
 
-    def send(self, message: Demanded) -> None:
-        self.sent.append((message.topic, message.partition, message.awaited))
+    def send(self, message: Awaited) -> None:
+        self.sent.append((message.topic, message.partition, message.until))
 
 
 def make(lanes: dict[tuple[str, int], Any], partitions: int = 2) -> tuple[Silence, Link]:
@@ -67,7 +67,7 @@ def make(lanes: dict[tuple[str, int], Any], partitions: int = 2) -> tuple[Silenc
 
 
 def awaited(link: Link, partition: int, upto: int, topic: str = "out") -> None:
-    link.inbox.put(Demanded(topic=topic, partition=partition, need=-1, awaited=upto))
+    link.inbox.put(Awaited(topic=topic, partition=partition, until=upto))
 
 
 def test_a_silent_task_goes_as_far_as_all_its_readers_can() -> None:

@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from operators.spill.spilling import MemoryBudget
-from schemas.errors import UsageError
-from schemas.language.program import parse_program
 from services.kafka.topics import ControlTopics
-from services.process.security import KafkaClients
-from services.process.settings import Placement, WorkerSettings
-from services.worker.worker import Worker
 from tests.broker_fixture import Topics
 from tests.services.worker.test_exactly_once import CLOSING, SENSORS, send
 from tests.worker_harness import Case, Feed, Reader, Workers, assert_exact, canonical, in_time, unmarked, wait_for
@@ -104,18 +98,3 @@ def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Wo
     feed.finish(CLOSING)
     assert_exact(case, reader, worker)
     assert worker.stop() == 0
-
-
-@pytest.mark.parametrize(
-    ("query", "more", "why"),
-    [
-        (SENSORS, {"placement": Placement.PER_OPERATOR, "jit": True}, "a task that has spilled a tuple cannot"),
-    ],
-)
-def test_what_cannot_be_spilled_is_refused(query: str, more: dict[str, object], why: str) -> None:
-    names = {name: name for name in ("temperature", "humidity", "light", "sink")}
-    (bound,) = parse_program(query.format(**names)).queries
-    settings = {"clients": KafkaClients("127.0.0.1:1"), "group": "g", "budget": MemoryBudget(1 << 20, "bottom-up")}
-    with pytest.raises(UsageError) as error:
-        Worker(bound, WorkerSettings(**settings, **more))  # type: ignore[arg-type]
-    assert why in str(error.value)
