@@ -92,7 +92,7 @@ class FeedbackLog:
             except StateError as problem:
                 self._log.warning("feedback message passed over", reason=str(problem))
                 continue
-            if isinstance(decoded, FeedbackMessage):
+            if isinstance(decoded, FeedbackMessage) and _is_whole(decoded):
                 with self._lock:
                     for inbox, wake in self._inboxes.get(_address(decoded), ()):
                         inbox.put(decoded)
@@ -103,3 +103,8 @@ class FeedbackLog:
 def _address(message: FeedbackMessage) -> str:
     """Whom a message is for: the tasks that write to a topic, or those of an operator."""
     return message.operator if isinstance(message, PartitionTotals) else message.topic
+
+
+def _is_whole(message: FeedbackMessage) -> bool:
+    """Whether a message has no half signatures."""
+    return not isinstance(message, Demanded) or len(message.suspend) % 8 == len(message.resume) % 8 == 0

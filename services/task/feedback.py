@@ -135,7 +135,7 @@ class TaskFeedback:
                 request = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            if not isinstance(request, Demanded) or len(request.suspend) % 8 or len(request.resume) % 8:
+            if not isinstance(request, Demanded):
                 continue
             suspend, resume = _signatures(request.suspend), _signatures(request.resume)
             self.operator_feedback.ask(request.topic, request.partition, suspend, resume, request.need)

@@ -511,8 +511,8 @@ def test_a_query_without_a_join_has_one_operator(topics: Topics, tmp_path: Path,
     begin, _, _ = FOUR.partition("INSERT")
     case = Case.make(topics, tmp_path, f"{begin} INSERT INTO '{{sink}}' SELECT A.x AS x FROM a A [RANGE 1 SECOND]")
     worker = workers.start(case, *PLACED).wait_running()
-    feed = Feed(case)
-    send(feed, random.Random(7), 0, 50)
-    feed.finish(CLOSING)
+    feed, rng = Feed(case), random.Random(7)
+    feed.send("a", [{"k": 1, "x": rng.randrange(9), "note": "", "at": BASE + 10 * i} for i in range(50)])
+    feed.finish({"a": CLOSING["a"]})
     assert_exact(case, Reader(case.bootstrap, case.sink), worker)
     assert worker.stop() == 0
