@@ -1,8 +1,8 @@
 """Watermarks: the event time up to which a partition's input is complete. `Intake` keeps one clock per partition.
 
-A partition's watermark is the largest timestamp seen in it minus its declared disorder. Lateness is judged against the
-tuple's own partition only. So a log is classified the same way in every run, however partitions interleave, and
-recovery can replay it.
+A partition's watermark is the largest timestamp seen in it minus its declared disorder. A clock judges lateness against
+the tuple's own partition only. So a log is classified the same way in every run, however partitions interleave, and
+recovery can replay it. `Intake` makes the one exception: tuples behind the engine's cut after an idle partition.
 """
 
 from __future__ import annotations

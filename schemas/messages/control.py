@@ -1,6 +1,6 @@
 """Messages of the control topics: JSON objects with a `type` and a version `v`.
 
-Four kinds of topics, each with one partition:
+Five kinds of topics, each with one partition:
 
 - `<group>.control`: the barrier of plan changes (`Request` to `Done`), never shortened, read from the beginning by
   every worker and coordinator of the group. `services.control.barrier` documents the effects of the messages and their

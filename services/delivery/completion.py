@@ -1,4 +1,4 @@
-"""Decides which of a task's transactions Kafka completed only in part, and what to write again.
+"""Decides which of a task's transactions Kafka completed only in part (torn transactions), and what to write again.
 
 `services.delivery.transactional` calls `complete` when a task starts. The decision depends only on what the partitions
 hold.

@@ -1,7 +1,8 @@
-"""Restarts a task where its last commit left it: reads its commits, stores its snapshots, and plans the recovery.
+"""Finds where a task starts again: reads its last commits, stores its snapshots, and plans what is replayed.
 
-`services.worker.task_opener` calls it. `starting_point` decides where to start, from values alone; `state_store` holds
-the snapshots. Imports `services.files`, `services.kafka` and `services.process`.
+`services.worker.task_opener` calls it; `services.task.replay` carries the plan out. `starting_point` decides where to
+start, from values alone; `state_store` holds the snapshots. Imports `services.files`, `services.kafka` and
+`services.process`.
 
 **When snapshots are deleted.** A task has one table per slot of the state directory (`state_dir`).
 

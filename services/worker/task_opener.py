@@ -1,4 +1,4 @@
-"""Opens the tasks of a worker: decides where each delivers and where its input starts, and has its parts built.
+"""Opens the tasks of a worker: decides where each delivers its output and where its input starts, and builds its parts.
 
 `services.worker.plan_runner` makes a `TaskOpener` per plan. `task_manager.TaskManager` calls it in threads. It takes a
 task over before it reads anything of the task: the sink fences the former incarnation, and the task's `Opened` in the
