@@ -34,6 +34,7 @@ KINDS = {
 
 STRATEGIES = ("moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc", "gms", "gpt", "ghm", "auto")
 OF_DIFFERENCE = ("jisc", "moving-state", "gms", "gpt")
+OF_DISTRIBUTED = ("moving-state", "hybmig-bsc", "hybmig-bsc", "auto")
 SPILLS = tuple(SPILL_STRATEGIES)
 ALIASES = "ABCD"
 COLUMNS = "n BIGINT, k BIGINT, v BIGINT, x DOUBLE, s STRING, at TIMESTAMP"
@@ -151,7 +152,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         streams = max(streams, 3) if base == "migrate" else streams
     topology = rng.choice(["chain", "star", "clique"])
     often = base in ("placed", "migrate", "budget", "aggregate")
-    partition_by = base == "partitioned" or (often and rng.random() < 0.3)
+    partition_by = base == "partitioned" or ((often or group) and rng.random() < 0.3)
     edges = _edges(rng, streams, topology, one_column=partition_by or topology == "clique" or base == "except")
     partitions = rng.choice([1, 2, 3]) if not partition_by else rng.choice([2, 3, 4])
     window_ms = rng.choice([500, 1000, 1500, 2500])
@@ -201,7 +202,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
     state = rng.choice(["own", "own", "shared", "none"])
     strategies = OF_DIFFERENCE if base == "except" else STRATEGIES
     if placed:
-        strategies = ("moving-state",)
+        strategies = ("moving-state", "auto") if base == "except" else OF_DISTRIBUTED
     wanted = _faults(
         rng, seconds, brokers, workers, session_s, state, proxied, clock,
         plans=plans if migrates else [],
@@ -310,7 +311,7 @@ def _selects(
         where = f" WHERE {' AND '.join(extra)}" if extra else ""
         return {"q": f"SELECT A.n AS a, A.k AS k FROM sa A [{windows[0]}]{where} {' '.join(parts)}"}
     if base.startswith("group"):
-        return _group_selects(rng, streams, window_ms, edges)
+        return _group_selects(rng, streams, window_ms, edges, partition_by)
     froms = ", ".join(f"s{a.lower()} {a} [{window}]" for a, window in zip(aliases, windows, strict=True))
     conditions = [f"{aliases[a]}.{c} = {aliases[b]}.{c}" for a, b, c in edges] + list(extra)
     rng.shuffle(conditions)
@@ -332,7 +333,7 @@ def _selects(
 
 
 def _group_selects(
-    rng: random.Random, streams: int, window_ms: int, edges: tuple[tuple[int, int, str], ...]
+    rng: random.Random, streams: int, window_ms: int, edges: tuple[tuple[int, int, str], ...], partition_by: bool
 ) -> dict[str, str]:
     """A first file that reads all streams, and queries that are registered later."""
     found = {}
@@ -349,7 +350,8 @@ def _group_selects(
         conditions = [f"{ALIASES[a]}.{c} = {ALIASES[b]}.{c}" for a, b, c in used]
         conditions += rng.choice([[], [f"A.x > {rng.choice([0, 50])}"], [f"A.v < {ALIASES[count - 1]}.v"]])
         listed = ", ".join(f"{a}.n AS {a.lower()}" for a in ALIASES[:count])
-        found[name] = f"SELECT {listed} FROM {froms} WHERE {' AND '.join(conditions)}"
+        ends = f" PARTITION BY {', '.join(f'{a}.k' for a in ALIASES[:count])}" if partition_by else ""
+        found[name] = f"SELECT {listed} FROM {froms} WHERE {' AND '.join(conditions)}{ends}"
     return found
 
 
