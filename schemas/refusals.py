@@ -83,7 +83,11 @@ def _table() -> Iterator[Refusal]:
         Refusal(GROUP, excluded, reason, instead)
         for excluded, reason, instead in (
             (PLAN, "its queries share an operator that has no join order", "omit --plan"),
-            (PER_OPERATOR, "its queries share an operator, which is in one task", "use --placement fused"),
+            (
+                PER_OPERATOR,
+                "its queries share one operator, so a task per operator is the one task that the group has",
+                "give the queries PARTITION BY: then the operator has a task per partition",
+            ),
         )
     )
     by_lineage = "it tells results by the lineage of their components, and a change of a set difference has none"

@@ -41,5 +41,6 @@ its spilled state as a part that was joined with nothing yet (`Engine.enter_late
 When a record of late results entered is an event of the reader's spill log, so a task that begins again repeats it at
 the same instant. Aggregates take their input in order, so they proceed only up to the second.
 
-**Not distributed** are ROWS windows: they count all tuples of a stream.
+**ROWS windows** count all tuples of a stream, so an intake of all streams numbers the tuples, and the windows become
+predicates (`rows_windows`).
 """
