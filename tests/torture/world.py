@@ -251,8 +251,8 @@ class World:
             for name in names:
                 sink = f"{self.prefix}.{name}"
                 # What is registered with the same meaning again stays as it is.
-                if sink not in self.registered or self._select_of.get(sink, name) != (by or name):
-                    self.registered[sink], self._select_of[sink] = text, by or name
+                if sink not in self.registered or self._select_of[sink] != self.scenario.selects[by or name]:
+                    self.registered[sink], self._select_of[sink] = text, self.scenario.selects[by or name]
 
     def drop(self, name: str) -> None:
         """Drop a query of the group once it is registered: on a busy machine the registration may still be under
