@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from services.broker.broker import free_port
 from tests.broker_fixture import Topics
@@ -55,6 +56,31 @@ def test_a_worker_that_has_read_nothing_reports_no_event_time(topics: Topics, tm
     assert task["cut"] is None
     assert "1970" not in worker.text()
     assert worker.stop() == 0
+
+
+@pytest.mark.deep
+def test_a_task_that_commits_nothing_for_a_minute_is_reported(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Kafka refuses all writes to the output topic: it takes records with keys only. /healthz went on to say ok."""
+    case = Case.make(topics, tmp_path, PLAIN)
+    worker = workers.start(case).wait_running()
+    set_policy(case, "compact")
+    feed = Feed(case)
+    for stream, rows in pairs(random.Random(1), 0, 200).items():
+        feed.send(stream, rows)
+    feed.flush()
+    wait_for(lambda: worker.health().get("status") == "ill", worker.with_log("it is ill"), 2 * SILENCE_S)
+    assert worker.process.poll() is None
+    set_policy(case, "delete")
+    wait_for(lambda: worker.health().get("status") == "ok", worker.with_log("it is well again"), SILENCE_S)
+    assert worker.stop() == 0
+
+
+def set_policy(case: Case, policy: str) -> None:
+    """Set how Kafka shortens the output topic; a record without a key cannot be in one that is compacted."""
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ResourceType.TOPIC, case.sink, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": case.bootstrap})
+    admin.incremental_alter_configs([topic])[topic].result(30)
 
 
 @pytest.mark.deep
