@@ -69,7 +69,9 @@ class SourceIntake(IntakeMethods):
             if source.window.kind != "ROWS":
                 name = source.stream.name
                 self._lives[name] = max(life_of(source), self._lives.get(name, 0))
+        # The times of the newest tuples of each counted stream, and their number.
         self._newest: dict[str, deque[I64]] = {name: deque() for name in self._counted}
+        self._known = dict.fromkeys(self._counted, 0)
         self._outputs: dict[str, dict[str, ColumnRef]] = {name: {} for name in self._ordinals}
         for output in query.outputs:
             if not isinstance(output.expr, ColumnRef):
@@ -125,12 +127,14 @@ class SourceIntake(IntakeMethods):
         self.numbers = tuple(count + more for count, more in zip(self.numbers, taken, strict=True))
 
     def _remember(self, stream: str, ts: I64) -> None:
-        """Keep the times of the newest tuples of a counted stream: as many as its largest window has."""
+        """Keep the times of the newest tuples of a counted stream: as many as its largest window has. The first of
+        these is in the first array."""
         newest, size = self._newest[stream], self._counted[stream]
         newest.append(ts[-size:])
-        known = sum(map(len, newest))
+        known = self._known[stream] + len(newest[-1])
         while known - len(newest[0]) >= size:
             known -= len(newest.popleft())
+        self._known[stream] = known
 
     def _travelling(self, stream: str, batch: Batch) -> Batch:
         """Return the columns that travel under the names of the outputs."""
@@ -149,8 +153,7 @@ class SourceIntake(IntakeMethods):
         bound = 0 if life >= FOREVER else max(self.cut - life, 0)
         newest, size = self._newest.get(stream), self._counted.get(stream, 0)
         if newest:
-            known = np.concatenate(newest)
-            bound = min(bound, int(known[max(len(known) - size, 0)]))
+            bound = min(bound, int(newest[0][max(self._known[stream] - size, 0)]))
         return bound
 
     @property

@@ -54,7 +54,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("{name: count - 1 for name, count", "{name: count for name, count"),
         ("np.arange(1, len(batch) + 1", "np.arange(0, len(batch)"),
         ("known - len(newest[0]) >= size", "known >= size"),
-        ("int(known[max(len(known) - size, 0)])", "int(known[-1])"),
+        ("int(newest[0][max(self._known[stream] - size, 0)])", "int(newest[-1][-1])"),
         ("max(life_of(source), self._lives.get(name, 0))", "life_of(source)"),
         ("bound = 0 if life >= FOREVER else max(self.cut - life, 0)", "bound = self.cut"),
     ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +18,11 @@ from operators.distributed.decompose import (
     decompose,
     without_joins_of_tables,
 )
+from operators.distributed.intake import SourceIntake
 from operators.engine import numbered
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
+from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
 from schemas.query import Query
@@ -315,6 +319,35 @@ def test_states_of_counted_tuples_stay_small() -> None:
     assert join.engine.horizon(next(reversed(stored))) > 3900
     assert intake.engine.horizon("b") == 3980
     assert intake.numbers == (1000,)
+
+
+def test_a_commit_does_not_copy_a_counted_window() -> None:
+    """The time of the window's first tuple is at hand. It was found in a copy of the times of all its tuples, which was
+    made for every stream in every epoch, and for every partition in every commit."""
+    *_, intake = operators(COUNTED.replace("[ROWS 5]", "[ROWS 50000]"), "((A B) C)", 1)
+    engine = SourceIntake(intake.query, {name: [0] for name in "abc"})
+    (stream,) = [stream for stream in intake.query.streams() if stream.name == "b"]
+    for name in "ac":
+        engine.close(name, 0)
+    sizes = np.random.default_rng(7).integers(1, 3000, 60).tolist()
+    begin = 0
+    tracemalloc.start()
+    try:
+        for size in sizes:
+            columns = {field.name: Column.from_values([None] * size, field.type) for field in stream.fields}
+            engine.push("b", 0, Batch(np.arange(begin, begin + size), columns))
+            begin += size
+            engine.advance()
+            taken = engine.numbers[0]
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            # `a` and `c` have windows of 1 s and 3 s, but `b` has none by time.
+            assert engine.horizon("b") == max(taken - 50_000, 0)
+            _, peak = tracemalloc.get_traced_memory()
+            assert peak - before < 5_000
+    finally:
+        tracemalloc.stop()
+    assert begin > 60_000
 
 
 @pytest.mark.parametrize(
