@@ -586,7 +586,9 @@ class Engine(IntakeMethods):
         if self.durable:
             self._durability.retain(self._sources)
         living, before = spills.stored_tuples(), self._sources
-        self._sources = Sources(self.query, hashed=before.hashed, partition_groups=before.partition_groups)
+        self._sources = Sources(
+            self.query, hashed=before.hashed, kept=before.kept, partition_groups=before.partition_groups
+        )
         for name in self._streams:
             # Tuples keep their numbers, which ROWS windows count and snapshots contain.
             self._sources.stores[name].begin_at(living[name][0] if name in living else before.stores[name].hi)

@@ -74,6 +74,7 @@ class Sources:
     Attributes:
         query: the query.
         hashed: False where every join is a nested loop.
+        kept: further columns that are stored.
         partition_groups: number of partition groups of every state.
         cut: every tuple with a smaller ts has been stored.
         numbered: of a join in tasks of its own, the ROWS windows whose tuples another operator has counted.
@@ -103,6 +104,7 @@ class Sources:
         """
         self.query = query
         self.hashed = hashed
+        self.kept = tuple(kept)
         self.partition_groups = partition_groups
         self.cut = 0
         self.numbered: NumberedWindows | None = None

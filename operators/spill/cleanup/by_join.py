@@ -176,7 +176,9 @@ class PlanCleanup:
 
     def _match(self, j: int) -> Match:
         if self._disk_sources is None:
-            self._disk_sources = CleanupSources(self._sources.query, hashed=self._sources.hashed)
+            self._disk_sources = CleanupSources(
+                self._sources.query, hashed=self._sources.hashed, kept=self._sources.kept
+            )
         if j not in self._matches:
             left, right = self._joins[j].match.sides
             self._matches[j] = Match(self._disk_sources, left, right, implied=True)

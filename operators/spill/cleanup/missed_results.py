@@ -33,14 +33,14 @@ from operators.state.match import LEFT, RIGHT, Match, Prepared
 from operators.state.sources import Sources
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Mask
-from schemas.query import Query, Type
+from schemas.query import ColumnRef, Query, Type
 
 
 class CleanupSources(Sources):
     """Stores for tuples that are read back: one per alias. Each tuple's row in the engine's store is a column."""
 
-    def __init__(self, query: Query, *, hashed: bool = True) -> None:
-        super().__init__(query, hashed=hashed)
+    def __init__(self, query: Query, *, hashed: bool = True, kept: Sequence[ColumnRef] = ()) -> None:
+        super().__init__(query, hashed=hashed, kept=kept)
         self._fields = {
             alias: [(name, self._type(store, name)) for name in store.columns] + [(ROW, Type.BIGINT)]
             for alias, store in self._store_of.items()

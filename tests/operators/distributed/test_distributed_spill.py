@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from schemas.language.program import parse_program
 from tests import oracle
 from tests.cases import Case, aggregated
 from tests.chains import Chain, merged
-from tests.feeding import canonical, tables_of
+from tests.feeding import canonical, tables_of, to_batch
 from tests.operators.distributed.test_distributed import joins
 from tests.profiles import PROPERTY
 
@@ -83,3 +84,26 @@ def test_spilled_tuples_that_are_counted_leave_their_windows() -> None:
     assert 0 < most < 400
     for task in chain.tasks[:2]:
         assert all(task.engine.horizon(given.stream.name) > 3900 for given in task.operator.streams)
+
+
+@pytest.mark.parametrize("plan", ["(B R)", "((B A) R)"])
+def test_tuples_that_are_counted_are_cleaned_up_at_a_join_with_a_table(plan: str) -> None:
+    """No predicate of that join reads the number of a tuple; the cleanup lacked the column and failed."""
+    streams = "".join(
+        f"CREATE STREAM {name} (k BIGINT, at TIMESTAMP) WITH (topic = 't{name}', timestamp = 'at');" for name in "ab"
+    )
+    table = "CREATE TABLE rooms (k BIGINT) WITH (path = 'rooms.csv', format = 'csv');"
+    read, condition = ("", "") if plan == "(B R)" else ("a A [RANGE 20 MILLISECONDS], ", "A.k = B.k AND ")
+    text = f"SELECT B.at FROM {read}b B [ROWS 5], rooms R WHERE {condition}B.k = R.k"
+    (query,) = parse_program(f"{streams}{table}INSERT INTO 'out' {text}").queries
+    rows = {stream.name: [[{"k": at % 2, "at": at} for at in range(0, 400, 4)]] for stream in query.streams()}
+    tables = {"rooms": to_batch(query.tables()[0], [{"k": 0}, {"k": 1}])}
+    budget = MemoryBudget(1, "bottom-up", 4, 4)
+    chain = Chain(query, parse_plan(plan, query), rows, 1, tables=tables, budget=budget)
+    for _ in range(25):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 4)
+    chain.finish()
+    expected = oracle.results(query, rows | {"rooms": [{"k": 0}, {"k": 1}]})
+    assert canonical([*merged(chain.results()), *chain.late()]) == canonical(expected)
+    assert chain.tasks[0].engine.statistics().spill.cleanups > 0
