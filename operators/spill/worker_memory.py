@@ -17,31 +17,34 @@ from schemas.columns import I64
 class WorkerMemory:
     """The memory of one process.
 
+    Tasks begin and end in threads of their own. So every change is one operation of a dictionary, which no other
+    thread interrupts, and so is the copy that is looked at.
+
     Args:
         limit_bytes: of all tasks.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._shares: tuple[MemoryShare, ...] = ()
+        self._shares: dict[MemoryShare, None] = {}
 
     def enter(self) -> MemoryShare:
         """Return the share of one more task."""
         share = MemoryShare(self)
-        self._shares = (*self._shares, share)
+        self._shares[share] = None
         return share
 
     def leave(self, share: MemoryShare) -> None:
-        """A task has ended."""
-        self._shares = tuple(other for other in self._shares if other is not share)
+        """A task has ended; it may have left before."""
+        self._shares.pop(share, None)
 
     def used_bytes(self) -> int:
         """Return what all tasks use, as of the last time that each looked."""
-        return sum(share.used_bytes for share in self._shares)
+        return sum(share.used_bytes for share in list(self._shares))
 
-    def candidates(self) -> list[tuple[F64, I64]]:
-        """Return the published candidates of all tasks: scores and sizes."""
-        return [share.candidates for share in self._shares]
+    def candidates(self, own: MemoryShare) -> list[tuple[F64, I64]]:
+        """Return the published candidates of a task, even if it has left, and of all others: scores and sizes."""
+        return [own.candidates, *(share.candidates for share in list(self._shares) if share is not own)]
 
 
 class MemoryShare:
@@ -62,7 +65,7 @@ class MemoryShare:
 
         Cost: O(n log n) in the candidates of all tasks.
         """
-        every = self.memory.candidates()
+        every = self.memory.candidates(self)
         scores = np.concatenate([scores for scores, _ in every])
         sizes = np.concatenate([sizes for _, sizes in every])
         own, own_sizes = self.candidates

@@ -46,8 +46,10 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("share * own_sizes[own == last].sum())", "own_sizes[own == last].sum())"),
         ("sizes[scores < last].sum()", "sizes[scores <= last].sum()"),
         ("        if wanted_bytes >= sizes.sum():\n            return int(own_sizes.sum())\n", ""),
-        ("for other in self._shares if other is not share", "for other in self._shares"),
-        ("sum(share.used_bytes for share in self._shares)", "self._shares[0].used_bytes"),
+        ("        self._shares.pop(share, None)\n", "        pass\n"),
+        ("sum(share.used_bytes for share in list(self._shares))", "next(iter(self._shares)).used_bytes"),
+        ("[own.candidates, *(share.candidates for share in list(self._shares) if share is not own)]",
+         "[share.candidates for share in list(self._shares)]"),
     ),
     "spill/ledger.py": (
         ("if j == join), default=END)", "if j == join), default=FOREVER)"),

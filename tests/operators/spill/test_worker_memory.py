@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
@@ -52,3 +57,46 @@ def test_memory_counts_until_a_task_leaves() -> None:
     second.leave()
     assert first.memory.used_bytes() == 10
     assert first.part_of(5) == 5
+
+
+@contextmanager
+def many_switches() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_tasks_may_begin_and_end_at_once() -> None:
+    """Two tasks that ended together could bring back a share that had left, or lose one that was in use."""
+    memory = WorkerMemory(1_000)
+    lasting = memory.enter()
+    lasting.used_bytes = 1
+
+    def come_and_go() -> None:
+        for _ in range(10_000):
+            share = memory.enter()
+            share.used_bytes = 1_000
+            share.leave()
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(4)]
+    with many_switches():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert memory.used_bytes() == 1
+    lasting.leave()
+    assert memory.used_bytes() == 0
+
+
+def test_a_task_that_has_left_counts_its_own_groups() -> None:
+    """No task was left: there was nothing to rank."""
+    first, second = shares(([1.0, 2.0], [10, 10]), ([1.0], [30]))
+    assert first.part_of(20) == 5
+    for share in (first, second, first):
+        share.leave()
+    assert (first.part_of(5), first.part_of(15), first.part_of(50)) == (5, 15, 20)
