@@ -163,8 +163,8 @@ class TaskSpill:
         return bool(self._late or self._events)
 
     def commit(self) -> tuple[list[Late], list[BlockRecord]]:
-        """Late results, and log records of the events since the last commit, for the next commit."""
-        late, self._late = self._late, []
+        """Late results, and log records of the events, since the last commit, for the next commit."""
+        late, self._late = [*self._late, *self._found()], []
         events, self._events = [*self._events, *self._engine.spill_events()], []
         records = self._log.add(events, self._plan())
         least = 0 if self._budget_reported else self._engine.least_budget()
