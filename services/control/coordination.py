@@ -68,14 +68,16 @@ class Coordination:
         if not view.missing:
             return Cut(id=proposal.id, cut=max(view.least_cut, proposal.at or 0))
         waited_s = proposal.timeout_ms / 1000
-        if view.tasks and proposal.strategy in PREPARED:
+        prepared = bool(view.tasks) and proposal.strategy in PREPARED
+        if prepared:
             waited_s += PREPARATION_S
         if now - self._since < waited_s:
             return None
         named = ", ".join(map(str, view.missing[:8])) + (", ..." if len(view.missing) > 8 else "")
+        hint = "; if the next plan cannot catch up beside this one, ask for moving-state" if prepared else ""
         reason = (
             f"{len(view.missing)} of {proposal.tasks} tasks did not answer within {waited_s:g} s (task {named}): "
-            "is their worker running, and not still recovering?"
+            f"is their worker running, and not still recovering?{hint}"
         )
         return Withdraw(id=proposal.id, reason=reason, by=BY)
 

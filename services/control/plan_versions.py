@@ -44,7 +44,7 @@ from services.control.barrier import View
 from services.kafka.topics import ControlTopics, Lane
 from services.placement.distributed import DistributedLayout
 from services.process.settings import WorkerSettings
-from services.recovery.committed_offsets import POLL_S, TIMEOUT_S, read_commits
+from services.recovery.committed_offsets import POLL_S, TIMEOUT_S, CommitReader, read_commits
 from services.recovery.starting_point import Committed
 
 PREPARED = frozenset({"hybmig-bsc"})
@@ -99,11 +99,11 @@ class PlanVersions:
         if proposal is None or proposal.strategy not in PREPARED:
             return None
         try:
-            found = self._version(len(view.changes) + 1, proposal.id, proposal.plan, proposal.strategy, None)
-            self.layout(found)
+            if self.objection(parse_plan(proposal.plan, self._query), proposal.strategy):
+                return None  # the tasks refuse the proposal
+            return self._version(len(view.changes) + 1, proposal.id, proposal.plan, proposal.strategy, None)
         except UsageError:
-            return None  # the tasks refuse the proposal
-        return found
+            return None
 
     def _version(self, number: int, id_: str, plan: str, strategy: str, cut: int | None) -> PlanVersion:
         prepared = strategy in PREPARED
@@ -129,12 +129,17 @@ class PlanVersions:
     def topics(self, version: PlanVersion) -> list[str]:
         """The topics that a version alone uses; they may be deleted when nothing of it runs any more."""
         own = ControlTopics.of(version.group)
-        return [*self.layout(version).internal, own.feedback, own.transactions]
+        return [*self.layout(version).internal, own.feedback, own.spills, own.transactions]
 
     def objection(self, plan: Plan, strategy: str) -> str:
         """Why the query cannot change to this plan by this strategy; empty when it can."""
         if why := refusals.objection(self._query, refusals.PER_OPERATOR, refusals.migration(strategy)):
             return why
+        if strategy in PREPARED and self._settings.has_idle_timeout(self._query):
+            return (
+                f"{strategy} is not for streams with an idle timeout: beside the plan in force, the next one "
+                "could find other tuples late; use moving-state"
+            )
         try:
             decompose(self._query, plan, self._counts, self._settings.operator_partitions)
         except UsageError as error:
@@ -194,9 +199,21 @@ class PlanVersions:
         over = len(found) == len(lanes) and all(commit.message.cut >= cut for commit in found.values())
         return found if over else None
 
-    def commits(self, version: PlanVersion, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
-        """What the tasks of a version have committed of some partitions."""
+    def commits(
+        self, version: PlanVersion, lanes: Iterable[Lane], reader: CommitReader | None = None
+    ) -> dict[Lane, Committed]:
+        """What the tasks of a version have committed of some partitions.
+
+        Args:
+            reader: asks Kafka; a new one by default.
+        """
+        if reader is not None:
+            return reader.read(version.group, lanes)
         return read_commits(self._settings.clients, version.group, lanes)
+
+    def reader(self) -> CommitReader:
+        """For a caller that asks for commits again and again."""
+        return CommitReader(self._settings.clients)
 
 
 def all_lanes(layout: DistributedLayout) -> list[Lane]:

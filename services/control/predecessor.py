@@ -12,6 +12,7 @@ What each former task has committed is in Kafka; a thread asks for it every POLL
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -37,6 +38,7 @@ class Predecessor:
     Args:
         version: the prepared one.
         view: returns the newest view of the control log.
+        fail: called, in a thread, with an error that does not pass.
 
     Attributes:
         commits: the former version's last commits.
@@ -45,7 +47,11 @@ class Predecessor:
     """
 
     def __init__(
-        self, versions: PlanVersions, version: PlanVersion, view: Callable[[], View]
+        self,
+        versions: PlanVersions,
+        version: PlanVersion,
+        view: Callable[[], View],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self.commits: Mapping[Lane, Committed] = {}
         self.over = self.ready = False
@@ -55,6 +61,8 @@ class Predecessor:
         self._layout = versions.layout(self._former)
         self._next_layout = versions.layout(version)
         self._view = view
+        self._fail = fail
+        self._reader = versions.reader()
         self._reached: deque[tuple[float, int]] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="predecessor", daemon=True)
@@ -65,9 +73,12 @@ class Predecessor:
         Raises:
             BrokerError: Kafka does not answer.
         """
-        self._look()
-        if not self.over:
-            self._thread.start()
+        try:
+            self._look()
+        except BaseException:
+            self._reader.close()
+            raise
+        self._thread.start()
         return self
 
     def wait_until_over(self, seconds: float) -> bool:
@@ -104,15 +115,18 @@ class Predecessor:
         return END if self.over else self._least_cut(self._layout, self.commits)
 
     def _run(self) -> None:
-        while not self.over and not self._stop.wait(POLL_S):
-            try:
-                self._look()
-            except BrokerError:
-                continue  # the worker notices, too, that Kafka does not answer
+        try:
+            while not self.over and not self._stop.wait(POLL_S):
+                with contextlib.suppress(BrokerError):  # the worker notices, too, that Kafka does not answer
+                    self._look()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._reader.close()
 
     def _look(self) -> None:
         lanes = all_lanes(self._layout)
-        found = self._versions.commits(self._former, lanes)
+        found = self._versions.commits(self._former, lanes, self._reader)
         cut = self.cut
         over = cut is not None and len(found) == len(lanes) and all(c.message.cut >= cut for c in found.values())
         # In this order: `limit` must not be free before `commits` are final.
@@ -128,7 +142,8 @@ class Predecessor:
             self._reached.popleft()
         since, reached = self._reached[0]
         own = self._next_layout
-        found = self._versions.commits(self._version, [lane for task in range(own.sinks) for lane in own.lanes(task)])
+        lanes = [lane for task in range(own.sinks) for lane in own.lanes(task)]
+        found = self._versions.commits(self._version, lanes, self._reader)
         self.ready = now - since >= READY_S and self._least_cut(own, found, own.sinks) >= reached
 
     @staticmethod

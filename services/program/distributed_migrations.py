@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from operators.plan.plan import Plan, parse_plan
 from schemas.errors import UsageError
@@ -24,6 +25,16 @@ from services.program.migrations import Control, PlanChanges
 from services.task.program import TaskEngine
 
 
+class Readiness(Protocol):
+    """How far a worker has prepared the version that a request makes necessary. For any thread."""
+
+    def is_prepared(self, id_: str) -> bool:
+        """Whether the version can take over."""
+
+    def failure(self, id_: str) -> str:
+        """Why the version cannot be prepared; empty when it can."""
+
+
 class DistributedMigrations(PlanChanges):
     """The plan changes of one incarnation of one task; used by its thread alone.
 
@@ -33,7 +44,7 @@ class DistributedMigrations(PlanChanges):
         version: of the whole plan that the task is a part of.
         incarnation: a name that no other incarnation of the task has.
         objection: returns why the query cannot change to a plan by a strategy; an empty text if it can.
-        is_prepared: whether the version that a proposal has made necessary can take over; called with the request's id.
+        preparation: of the next version in this worker.
         predecessor: the former version, if this one is prepared while that runs.
         writes_results: whether the task writes the query's results.
     """
@@ -49,7 +60,7 @@ class DistributedMigrations(PlanChanges):
         incarnation: str,
         fingerprint: str,
         objection: Callable[[Plan, str], str],
-        is_prepared: Callable[[str], bool],
+        preparation: Readiness,
         predecessor: Predecessor | None = None,
         writes_results: bool = False,
         control: Control,
@@ -66,7 +77,7 @@ class DistributedMigrations(PlanChanges):
         self._control = control
         self._log = log
         self._metrics = metrics
-        self._is_prepared = is_prepared
+        self._preparation = preparation
         self._predecessor = predecessor
         self._writes_results = writes_results
         self._incarnation = incarnation
@@ -83,6 +94,8 @@ class DistributedMigrations(PlanChanges):
             return "it runs another query than the one that the plan is for"
         if proposal.tasks != self._tasks:
             return f"it is one of {self._tasks} tasks, not {proposal.tasks}: has the plan just changed? ask again"
+        if proposal.strategy in PREPARED and (failure := self._preparation.failure(proposal.id)):
+            return f"its worker cannot prepare the plan: {failure}"
         try:
             return self._objection(parse_plan(proposal.plan, self._query), proposal.strategy)
         except UsageError as error:
@@ -108,7 +121,8 @@ class DistributedMigrations(PlanChanges):
         if (
             proposal is not None
             and proposal.strategy in PREPARED
-            and not self._is_prepared(proposal.id)
+            and proposal.id != self._participant.answered  # a promise is kept, even if the next version falls behind
+            and not self._preparation.is_prepared(proposal.id)
             and not self._check(proposal)
         ):
             view = replace(view, open=None)  # answered later

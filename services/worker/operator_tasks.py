@@ -17,6 +17,7 @@ from operators.engine.engine import Engine
 from operators.plan.plan import Join
 from operators.state.sources import Sources
 from schemas.codecs.notice import Notice
+from schemas.errors import BrokerError
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
 from services.control.plan_versions import PlanVersion, PlanVersions
@@ -24,7 +25,7 @@ from services.control.predecessor import Predecessor
 from services.control.task_statistics import Publisher
 from services.kafka.topics import Lane
 from services.placement.distributed import DistributedLayout, Part, part_fingerprint
-from services.program.distributed_migrations import DistributedMigrations
+from services.program.distributed_migrations import DistributedMigrations, Readiness
 from services.program.intake_program import IntakeProgram
 from services.program.query_program import QueryProgram
 from services.recovery.starting_point import Committed
@@ -48,7 +49,7 @@ class OperatorTasks(TaskKind):
         whole: of the whole query.
         version: of the whole plan.
         feedback: the feedback topic; None without feedback.
-        is_prepared: see `DistributedMigrations`.
+        preparation: of the next version in this worker.
         predecessor: the former version, if this one is prepared while that runs.
     """
 
@@ -61,7 +62,7 @@ class OperatorTasks(TaskKind):
         control: ControlLog,
         publisher: Publisher,
         feedback: FeedbackLog | None,
-        is_prepared: Callable[[str], bool],
+        preparation: Readiness,
         predecessor: Predecessor | None = None,
     ) -> None:
         self._whole = whole
@@ -72,7 +73,7 @@ class OperatorTasks(TaskKind):
         self._control = control
         self._publisher = publisher
         self._feedback = feedback
-        self._is_prepared = is_prepared
+        self._preparation = preparation
         self._predecessor = predecessor
 
     def spec(self, number: int) -> TaskSpec:
@@ -173,7 +174,7 @@ class OperatorTasks(TaskKind):
             incarnation=start.incarnation,
             fingerprint=self._whole.fingerprint,
             objection=self._versions.objection,
-            is_prepared=self._is_prepared,
+            preparation=self._preparation,
             predecessor=self._predecessor,
             writes_results=start.number < self._layout.sinks,
             control=self._control,
@@ -192,9 +193,7 @@ class OperatorTasks(TaskKind):
 
         return publish_as_query
 
-    def _silence(
-        self, part: Part, start: TaskStart, lanes: Mapping[Lane, InputLane | BlockLane]
-    ) -> Silence | None:
+    def _silence(self, part: Part, start: TaskStart, lanes: Mapping[Lane, InputLane | BlockLane]) -> Silence | None:
         """What lets the task proceed while sources are silent; None without idle timeouts."""
         if self._feedback is None or not start.spec.settings.has_idle_timeout(self._whole.query):
             return None
@@ -247,12 +246,19 @@ class OperatorTasks(TaskKind):
         return END if change is None else change.cut
 
     def former_commits(self, number: int) -> dict[Lane, Committed] | None:
-        """What the tasks of the former version have committed of the task's sources."""
+        """What the tasks of the former version have committed of the task's sources.
+
+        Raises:
+            BrokerError: they still run, and have not committed all of these partitions. A task must not start before:
+                it could not tell where they began to read.
+        """
         if self._version.number == 0:
             return None
-        if self._predecessor is not None:
-            found = dict(self._predecessor.commits)
-        else:
-            found = self._versions.handed_over(self._version.number - 1, self._control.view)
         own = {*self._layout.lanes(number)} - {*self.internal_input(number)}
+        if self._predecessor is None:
+            found = self._versions.handed_over(self._version.number - 1, self._control.view)
+        else:
+            over, found = self._predecessor.over, dict(self._predecessor.commits)
+            if not over and own - found.keys():
+                raise BrokerError("the plan in force has not committed anything yet")
         return {lane: commit for lane, commit in found.items() if lane in own}

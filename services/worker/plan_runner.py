@@ -34,6 +34,7 @@ from services.placement.tasks import Layout
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
 from services.process.settings import WorkerSettings
+from services.program.distributed_migrations import Readiness
 from services.recovery.state_dir import StateDir
 from services.worker.group_tasks import GroupTasks
 from services.worker.operator_tasks import OperatorTasks
@@ -81,8 +82,7 @@ class WorkerParts:
         spilled: the directory of spilled state, if it is another one.
         snapshots: the executor that writes snapshots.
         accept_loss: continue where Kafka's retention has deleted input that is still needed.
-        versions: of a distributed query; None for any other.
-        is_prepared: see `services.program.distributed_migrations`.
+        versions, preparation: of a distributed query; None for any other.
     """
 
     settings: WorkerSettings
@@ -94,7 +94,7 @@ class WorkerParts:
     snapshots: Executor
     accept_loss: bool
     versions: PlanVersions | None
-    is_prepared: Callable[[str], bool]
+    preparation: Readiness | None
 
 
 class PlanRunner:
@@ -182,11 +182,10 @@ class PlanRunner:
 
     async def stop(self) -> None:
         """Deliver open epochs, and leave the group."""
-        if self._watcher is None or self._starter is None:
-            return
-        self._watcher.cancel()
-        await self._app.stop()
-        self._starter.cancel()
+        if self._watcher is not None and self._starter is not None:
+            self._watcher.cancel()
+            await self._app.stop()
+            self._starter.cancel()
         if self._feedback is not None:
             self._feedback.close()
         if self._predecessor is not None:
@@ -210,6 +209,7 @@ class PlanRunner:
         if isinstance(layout, Layout):
             return QueryTasks(spec, layout.tasks, parts.control, publisher)
         assert parts.versions is not None
+        assert parts.preparation is not None
         assert self.active.plan_version is not None
         return OperatorTasks(
             spec,
@@ -219,7 +219,7 @@ class PlanRunner:
             parts.control,
             publisher,
             self._feedback,
-            parts.is_prepared,
+            parts.preparation,
             self._predecessor,
         )
 

@@ -1,8 +1,8 @@
 """Prepares the next version of a distributed plan beside the one in force. Entry: `Preparation`.
 
 `services.control.plan_versions` says when a change is prepared. The worker's loop calls `look`; the tasks of the
-version in force answer a proposal when `is_prepared` says so. A version that was prepared takes over with `take_over`;
-a proposal that is withdrawn ends it.
+version in force answer a proposal when `is_prepared` says so, and refuse it when there is a `failure`. A version that
+was prepared takes over with `take_over`; a proposal that is withdrawn ends it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ class Prepared:
         runner: None while it is being made.
         is_ready: whether the version has caught up.
         failure: why it cannot go on; None while it can.
+        in_force: whether it has taken over.
     """
 
     version: PlanVersion
     runner: PlanRunner | None = None
     is_ready: Callable[[], bool] = bool
     failure: BaseException | None = None
+    in_force: bool = False
 
 
 class Preparation:
-    """The next version of one worker. Runs on the event loop, but for `is_prepared`.
+    """The next version of one worker. Runs on the event loop, but for `is_prepared` and `failure`.
 
     Args:
         make: makes the runner of a version, and what says whether it has caught up.
@@ -65,6 +67,11 @@ class Preparation:
         """Whether the version that a request needs can take over. For any thread."""
         found = self._prepared
         return found is not None and found.version.id == id_ and found.failure is None and found.is_ready()
+
+    def failure(self, id_: str) -> str:
+        """Why the version that a request needs cannot be prepared; empty when it can. For any thread."""
+        found = self._prepared
+        return "" if found is None or found.version.id != id_ or found.failure is None else str(found.failure)
 
     async def look(self, view: View) -> None:
         """Begin to prepare a version that has been proposed, and end one that is not wanted any more."""
@@ -95,8 +102,8 @@ class Preparation:
             self._failed(found, error)
 
     def _failed(self, found: Prepared, error: BaseException) -> None:
-        """A version cannot go on: the proposal is not answered, unless the version has taken over."""
-        if self._prepared is not found:
+        """A version cannot go on: the proposal is refused, unless the version has taken over."""
+        if found.in_force:
             self._fail(error)
         elif found.failure is None:
             found.failure = error
@@ -110,7 +117,7 @@ class Preparation:
         if found.runner is None or found.failure is not None:
             await self._end(found)
             return None
-        self._prepared = None
+        self._prepared, found.in_force = None, True
         return found.runner
 
     async def close(self) -> None:

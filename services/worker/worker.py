@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from aiokafka.errors import KafkaError
 
@@ -55,6 +56,8 @@ from services.worker.plan_runner import PlanRunner, WorkerParts
 from services.worker.preparation import Failed, Preparation
 from services.worker.task_opener import ActivePlan
 from services.worker.web import Pages
+
+T = TypeVar("T")
 
 CONTROL_S = 60.0
 """How long reading the control topic may take at the start."""
@@ -129,6 +132,7 @@ class Worker:
         self._statistics = ""
         self._scratch = Path()
         self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = threading.Event()
 
@@ -206,7 +210,7 @@ class Worker:
     async def _main(self, statistics: str, scratch: Path) -> None:
         """Run the plan in force over all partitions that exist. A distributed query runs one plan version after the
         other (`services.control.plan_versions`)."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -214,19 +218,13 @@ class Worker:
             self._stop.set()
         self._statistics, self._scratch = statistics, scratch
         if self._versions is not None:
-            self._preparation = Preparation(
-                self._versions, self._prepare, self._discard, self._fail, self._log
-            )
+            self._preparation = Preparation(self._versions, self._prepare, self._discard, self._fail, self._log)
         next_id = ""
         try:
             for turn in itertools.count():
                 if self._stop.is_set():
                     return
-                runner = await self._take_over(next_id)
-                if runner is None:
-                    active = await self._next_plan(patient=turn > 0)
-                    id_ = "" if active.plan_version is None else active.plan_version.id
-                    runner = await self._take_over(id_) or self._start(active)
+                runner = await self._take_over(next_id) or await self._next_runner(patient=turn > 0)
                 self._pages.runs(runner.task_manager)
                 try:
                     next_id = await self._until_stopped(runner)
@@ -246,18 +244,61 @@ class Worker:
             self._state.remember_member("")
         self._log.info("worker stopped")
 
-    def _start(self, active: ActivePlan) -> PlanRunner:
-        """Start to run a version, and return its runner."""
-        predecessor, versions, version = None, self._versions, active.plan_version
-        if versions is not None and version is not None and version.prepared:
-            predecessor = self._predecessor(version)
-            if not predecessor.wait_until_over(FORGOTTEN_S):
+    async def _start(self, active: ActivePlan) -> PlanRunner:
+        """Start to run a version, and return its runner.
+
+        Raises:
+            BrokerError: Kafka does not answer.
+        """
+        version = active.plan_version
+        follows = version is not None and version.prepared
+
+        def load() -> tuple[Predecessor | None, FeedbackLog | None]:
+            predecessor, feedback = self._companions(active, self._fail, follows=follows)
+            if predecessor is not None and not predecessor.wait_until_over(FORGOTTEN_S):
                 predecessor = None  # it ended so long ago that Kafka has forgotten its commits
-        runner = PlanRunner(
-            self._parts(), active, self._scratch_folder(), self._fail, self._feedback_log(active), predecessor
-        )
+            return predecessor, feedback
+
+        predecessor, feedback = await self._in_thread(load)
+        runner = PlanRunner(self._parts(), active, self._scratch_folder(), self._fail, feedback, predecessor)
         runner.start()
         return runner
+
+    def _companions(
+        self, active: ActivePlan, fail: Failed, *, follows: bool
+    ) -> tuple[Predecessor | None, FeedbackLog | None]:
+        """Start what a runner needs beside the version itself: what follows the former version, where it `follows`
+        that, and the reader of the feedback topic. Blocks.
+
+        Raises:
+            BrokerError: Kafka does not answer.
+        """
+        control, versions, version = self._control, self._versions, active.plan_version
+        assert control is not None
+        with contextlib.ExitStack() as undo:
+            predecessor = None
+            if follows:
+                assert versions is not None
+                assert version is not None
+                predecessor = Predecessor(versions, version, lambda: control.view, self._on_loop(fail)).start()
+                undo.callback(predecessor.close)
+            feedback = self._feedback_log(active)
+            undo.pop_all()
+        return predecessor, feedback
+
+    def _on_loop(self, fail: Failed) -> Failed:
+        """`fail`, for callers in other threads."""
+        loop = self._loop
+        assert loop is not None
+
+        def report(error: BaseException) -> None:
+            loop.call_soon_threadsafe(fail, error)
+
+        return report
+
+    async def _in_thread(self, blocking: Callable[[], T]) -> T:
+        assert self._loop is not None
+        return await self._loop.run_in_executor(None, blocking)
 
     def _scratch_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._scratch))
@@ -275,43 +316,41 @@ class Worker:
             self._snapshot_thread,
             self._accept_loss,
             self._versions,
-            self._is_prepared,
+            self._preparation,
         )
 
     # --- Versions that are prepared -----------------------------------------------------------------
 
-    def _is_prepared(self, id_: str) -> bool:
-        return self._preparation is not None and self._preparation.is_prepared(id_)
-
-    def _predecessor(self, version: PlanVersion) -> Predecessor:
-        control, versions = self._control, self._versions
-        assert control is not None
-        assert versions is not None
-        return Predecessor(versions, version, lambda: control.view).start()
-
     async def _prepare(self, version: PlanVersion, failed: Failed) -> tuple[PlanRunner, Callable[[], bool]]:
-        """Make the runner of a proposed version."""
+        """Make the runner of a proposed version.
 
-        def load() -> tuple[ActivePlan, Predecessor, FeedbackLog | None]:
+        Raises:
+            WeirError: the version cannot be prepared.
+        """
+
+        def load() -> tuple[ActivePlan, Predecessor | None, FeedbackLog | None]:
             active = self._load(version)
-            return active, self._predecessor(version), self._feedback_log(active)
+            return active, *self._companions(active, failed, follows=True)
 
-        active, predecessor, feedback = await asyncio.get_running_loop().run_in_executor(None, load)
+        active, predecessor, feedback = await self._in_thread(load)
+        assert predecessor is not None
+        follower = predecessor
         runner = PlanRunner(
             self._parts(), active, self._scratch_folder(), failed, feedback, predecessor, in_force=False
         )
-        return runner, lambda: predecessor.ready
+        return runner, lambda: follower.ready
 
     async def _discard(self, version: PlanVersion) -> None:
-        """Delete the topics of a version that was not agreed on."""
-        versions = self._versions
-        assert versions is not None
+        """Delete what is left of a version that was not agreed on."""
+        await self._in_thread(lambda: self._delete(version))
 
-        def delete() -> None:
-            with contextlib.suppress(BrokerError):
-                self._admin.delete(versions.topics(version))
-
-        await asyncio.get_running_loop().run_in_executor(None, delete)
+    def _delete(self, version: PlanVersion) -> None:
+        """Delete the topics and this worker's tables of a version."""
+        assert self._versions is not None
+        with contextlib.suppress(BrokerError):
+            self._admin.delete(self._versions.topics(version))
+        if self._state is not None:
+            self._state.forget(version.group)
 
     async def _take_over(self, id_: str) -> PlanRunner | None:
         """The runner of the version that a request has brought into force, if it was prepared here."""
@@ -319,18 +358,17 @@ class Worker:
         if runner is not None and self._control is not None:
             number, view = runner.active.version, self._control.view
             self._control.append(*missing_reports(view, number))
-            await asyncio.get_running_loop().run_in_executor(None, self._delete_older, number, view)
+            await self._in_thread(lambda: self._delete_older(number, view))
         return runner
 
     def _delete_older(self, number: int, view: View) -> None:
-        """Delete the topics of the version before the one before this. A slower worker may still ask for the commits of
-        the version before this one, but not of older ones."""
+        """Delete what is left of the version before the one before this. A slower worker may still ask for the commits
+        of the version before this one, but not of older ones."""
         if number > 1 and self._versions is not None:
-            with contextlib.suppress(BrokerError):
-                self._admin.delete(self._versions.topics(self._versions.version(number - 2, view)))
+            self._delete(self._versions.version(number - 2, view))
 
-    async def _next_plan(self, patient: bool) -> ActivePlan:
-        """The plan to run now.
+    async def _next_runner(self, patient: bool) -> PlanRunner:
+        """Start to run the plan that is in force.
 
         Args:
             patient: try again while Kafka does not answer; for a worker that has already run a plan.
@@ -341,7 +379,9 @@ class Worker:
         assert self._stop is not None
         while True:
             try:
-                return self._load_plan()  # blocks: nothing else runs on the loop now
+                active = self._load_plan()  # blocks: nothing else runs on the loop now
+                id_ = "" if active.plan_version is None else active.plan_version.id
+                return await self._take_over(id_) or await self._start(active)
             except BrokerError as error:
                 if not patient or self._stop.is_set():
                     raise
@@ -421,7 +461,7 @@ class Worker:
             return versions.over(number, view) or versions.begun(number + 1, view)
 
         try:
-            over = await asyncio.get_running_loop().run_in_executor(None, has_taken_over)
+            over = await self._in_thread(has_taken_over)
         except BrokerError:
             return ""  # asked again soon
         return view.changes[number].id if over else ""
@@ -441,9 +481,7 @@ class Worker:
         connection = Connection(self._admin, self._settings, self._pages, self._log)
         membership = Membership(connection.ask)
         distributed = self._versions is not None
-        growth = PartitionGrowth(
-            self._admin, self._query, self._partitions, distributed=distributed, log=self._log
-        )
+        growth = PartitionGrowth(self._admin, self._query, self._partitions, distributed=distributed, log=self._log)
         while not self._stop.is_set():
             try:
                 async with asyncio.timeout(0.2):
@@ -495,6 +533,7 @@ class Worker:
             self._failure = error
         if self._stop is not None:
             self._stop.set()
+
 
 def _records_between_tasks(query: Query, settings: WorkerSettings) -> bool:
     """Whether the tasks of a distributed query tell each other what must be recorded together with results.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from operators.data.watermark import END, NEVER
 from operators.plan.plan import Leaf
 from schemas.messages.commits import Commit
@@ -47,13 +49,16 @@ class Versions:
     def layout(self, version: PlanVersion) -> Layout:
         return Layout((INNER, B0), (A0, A1)) if version is OLD else Layout((("g.v1.1.B", 0), A0, A1), (B0,))
 
-    def commits(self, version: PlanVersion, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
+    def reader(self) -> None:
+        return None
+
+    def commits(self, version: PlanVersion, lanes: Iterable[Lane], reader: None) -> dict[Lane, Committed]:
         return {lane: found for lane, found in self.found[version.group].items() if lane in lanes}
 
 
 def following(versions: Versions, barrier: Barrier) -> Predecessor:
     found: Any = versions
-    return Predecessor(found, NEW, barrier.view)
+    return Predecessor(found, NEW, barrier.view, lambda error: pytest.fail(str(error)))
 
 
 def decided(cut: int) -> tuple[Any, ...]:
