@@ -63,17 +63,18 @@ class NumberedPurge:
                 continue
             dead = np.zeros(store.hi - store.lo, np.bool_)
             dead[rows[gone] - store.lo] = True
+            store.release(dead)
+            # Where entries are not purged by ts, those that RANGE has expired leave with the others.
             for state in states:
                 for part in (state, state.older):
                     if part is not None and source.alias in part.aliases:
                         entries = part.entries()
                         components = part.gather(entries)[0][part.aliases.index(source.alias)]
-                        part.retract(entries[dead[components - store.lo]])
+                        part.retract(entries[~store.are_stored(components)])
             for waiting in kept:
                 if source.alias in waiting.aliases:
                     places, tuples = waiting.living(0)
                     components = tuples.rows[waiting.aliases.index(source.alias)]
-                    waiting.drop(places[dead[components - store.lo]])
-            store.release(dead)
+                    waiting.drop(places[~store.are_stored(components)])
             left = rows[~gone]
             store.leave(int(left[0]) if len(left) else store.hi)

@@ -63,6 +63,8 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("                        part.retract(entries[", "                        len(entries["),
         ("                    waiting.drop(places[", "                    len(places["),
         ("for part in (state, state.older):", "for part in (state,):"),
+        ("retract(entries[~store.are_stored(components)])", "retract(entries[dead[components - store.lo]])"),
+        ("drop(places[~store.are_stored(components)])", "drop(places[dead[components - store.lo]])"),
         ("            store.release(dead)\n", ""),
         ("            store.leave(int(left[0]) if len(left) else store.hi)\n", ""),
     ),

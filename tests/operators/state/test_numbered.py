@@ -1,0 +1,60 @@
+"""ROWS windows over tuples that another operator has numbered: what has left them, and what may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from operators.engine.engine import Engine
+from operators.engine.numbered import SWEEP_TUPLES
+from operators.feedback.blacklist import Blacklist
+from operators.plan.plan import parse_plan
+from operators.state.match import LEFT
+from operators.state.numbered import NumberColumn
+from schemas.columns import Batch
+from tests.operators.inside import executor_of, sources_of
+from tests.operators.tiny import numbers, query
+
+
+def tuples(ts: Sequence[int], counted: Sequence[int]) -> Batch:
+    """All of one key, with their numbers or horizons in the counted stream."""
+    return numbers(np.array(ts, np.int64), v=np.array(counted, np.int64))
+
+
+class Numbered:
+    """A join of A and B; A has a component in a ROWS window over a stream s, by its column v. B has its horizons."""
+
+    def __init__(self, rows: int) -> None:
+        bound = query("SELECT A.v FROM a A [RANGE 20 ms], b B [RANGE 20 ms] WHERE A.k = B.k AND B.v - A.v < 1000000")
+        columns = {"a": [NumberColumn("v", "s", rows)], "b": [NumberColumn("v", "s")]}
+        self.engine = Engine(bound, plan=parse_plan("(A B)", bound), numbered=columns)
+        ((_, self.join),) = executor_of(self.engine).joins
+        self.kept = Blacklist(("A",))
+        self.engine.kept_back = (self.kept,)
+
+    def late(self, at: int, number: int) -> None:
+        """Enter a tuple of A after its time, and keep another one back."""
+        self.join.enter_late(LEFT, self.engine.store("a", tuples([at], [number]))["A"], self.engine.cut)
+        self.kept.put(self.engine.store("a", tuples([at], [number]))["A"], np.ones(1, np.uint64), 0)
+
+
+def test_late_tuples_that_have_left_the_store_are_dropped() -> None:
+    """Those that RANGE has expired stay among the late tuples for as long as others come late, and so do those that are
+    kept back. A search for tuples that are dead by their numbers looked for their rows before the beginning of the
+    store, and failed."""
+    run = Numbered(30)
+    for step in range(30):
+        at = 10 * step
+        # The first will be dead with the next tuple that is counted.
+        run.engine.push("a", 0, tuples([at, at], [step - 29, step]))
+        run.engine.push("b", 0, tuples([at], [step]))
+        run.engine.advance(at + 5)
+        run.late(at, step)
+    store, state = sources_of(run.engine).stores["a"], run.join.states[LEFT]
+    assert (len(state.older), len(run.kept)) == (30, 30)
+    assert state.older.tuples().rows[0].min() < store.lo - len(store), "the case at hand"
+    run.engine.push("b", 0, tuples([300] * SWEEP_TUPLES, [30] * SWEEP_TUPLES))
+    run.engine.advance(301)
+    assert state.older.tuples().ts.tolist() == [280, 290]
+    assert run.kept.living(0)[1].ts.tolist() == [280, 290]
