@@ -162,7 +162,8 @@ class Engine(IntakeMethods):
             raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
         if budget is not None and blocks is not None:
             if must_be_in_time(query, executor, budget):
-                self._memory = RingMemory(budget.limit_bytes, blocks.map_file)
+                rings = None if budget.shared is None else budget.shared.rings
+                self._memory = RingMemory(budget.limit_bytes, blocks.map_file, rings)
             elif self._aggregator is None:
                 self._spills = PlanSpilling(budget, blocks, clock, productivity=productivity)
             else:

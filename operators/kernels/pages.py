@@ -15,6 +15,7 @@ like any other ring. The system reads its pages when they are needed, and takes 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import mmap
 import weakref
@@ -44,21 +45,38 @@ class RingMemory:
 
     Rings below MAPPED_FROM do not count. A ring stays where it is until it is replaced by a larger or a smaller one.
 
+    Engines that share a limit run in threads of their own, and a ring ends in any thread. So rings are counted in
+    dictionaries, each change and each copy of which no other thread interrupts.
+
     Args:
         limit_bytes: of the rings in memory.
         map_file: returns so many bytes of a new file, zeros, for which the disk has room; raises StateError if it does
             not.
+        rings: the bytes of each ring in memory that the limit is for, by number, where engines share the limit; None
+            for this engine's alone.
 
     Attributes:
         limit_bytes: as above.
-        in_memory: bytes of rings in memory, unused capacity included.
-        in_files: bytes of rings in files.
     """
 
-    def __init__(self, limit_bytes: int, map_file: Callable[[int], mmap.mmap]) -> None:
-        self.in_memory = self.in_files = 0
+    def __init__(
+        self, limit_bytes: int, map_file: Callable[[int], mmap.mmap], rings: dict[int, int] | None = None
+    ) -> None:
         self.limit_bytes = limit_bytes
         self._map_file = map_file
+        self._rings = {} if rings is None else rings
+        self._in_memory: dict[int, int] = {}
+        self._in_files: dict[int, int] = {}
+
+    @property
+    def in_memory(self) -> int:
+        """Bytes of this engine's rings in memory, unused capacity included."""
+        return _total(self._in_memory)
+
+    @property
+    def in_files(self) -> int:
+        """Bytes of this engine's rings in files."""
+        return _total(self._in_files)
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -75,19 +93,28 @@ class RingMemory:
         Raises:
             StateError: they must be in a file, and the disk is full or fails.
         """
-        if self.in_memory + size <= self.limit_bytes:
+        number = next(_NUMBERS)
+        # Counted before it is compared: of engines that take the last room at once, none misses the others.
+        self._rings[number] = size
+        if _total(self._rings) <= self.limit_bytes:
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            self.in_memory += size
-            weakref.finalize(pages, self._free, size, 0).atexit = False
+            counts: tuple[dict[int, int], ...] = (self._rings, self._in_memory)
         else:
+            del self._rings[number]
             pages = self._map_file(size)
-            self.in_files += size
-            weakref.finalize(pages, self._free, 0, size).atexit = False
+            counts = (self._in_files,)
+        for sizes in counts:
+            sizes[number] = size
+            weakref.finalize(pages, sizes.pop, number).atexit = False
         return pages
 
-    def _free(self, in_memory: int, in_files: int) -> None:
-        self.in_memory -= in_memory
-        self.in_files -= in_files
+
+_NUMBERS = itertools.count()
+"""Of all rings that a RingMemory has made."""
+
+
+def _total(sizes: dict[int, int]) -> int:
+    return sum(list(sizes.values()))
 
 
 _USED: ContextVar[RingMemory | None] = ContextVar("ring memory", default=None)

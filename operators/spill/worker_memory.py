@@ -22,10 +22,16 @@ class WorkerMemory:
 
     Args:
         limit_bytes: of all tasks.
+
+    Attributes:
+        limit_bytes: as above.
+        rings: for tasks that spill nothing, the bytes of each ring in memory (`operators.kernels.pages.RingMemory`).
+            Such tasks and those that spill do not share a worker: either all results of a query may come late, or none.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        self.rings: dict[int, int] = {}
         self._shares: dict[MemoryShare, None] = {}
 
     def enter(self) -> MemoryShare:

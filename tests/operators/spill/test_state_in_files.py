@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import mmap
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,10 +15,12 @@ from operators.data.statistics import FILES, SpillStatistics
 from operators.engine.engine import Engine
 from operators.kernels.pages import MAPPED_FROM, RingMemory, zeroed
 from operators.spill.spilling import MemoryBudget
+from operators.spill.worker_memory import WorkerMemory
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
 from schemas.query import Query, Type
 from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.operators.spill.test_worker_memory import many_switches
 from tests.operators.tiny import query
 
 LIMIT = 600_000
@@ -25,9 +28,7 @@ EPOCHS = 12
 TUPLES = 4_000
 """Of each stream in an epoch of a second."""
 
-THREE = (
-    "SELECT A.v FROM a A [RANGE 9000 ms], b B [RANGE 4000 ms], c C [RANGE 3000 ms] WHERE A.k = B.k AND A.k = C.k"
-)
+THREE = "SELECT A.v FROM a A [RANGE 9000 ms], b B [RANGE 4000 ms], c C [RANGE 3000 ms] WHERE A.k = B.k AND A.k = C.k"
 CASES = {
     "EXCEPT": ("SELECT A.v FROM a A [RANGE 9000 ms] EXCEPT b B [RANGE 4000 ms] ON A.k = B.k", "xjoin"),
     "aggregates over ROWS": (
@@ -89,6 +90,17 @@ def test_a_smaller_state_needs_no_file() -> None:
     assert spill_of(task).file_bytes == 0
 
 
+def test_tasks_share_the_budget_of_their_worker() -> None:
+    """Each took the whole budget for itself."""
+    bound = query(CASES["EXCEPT"][0])
+    budget = MemoryBudget(LIMIT, "bottom-up", shared=WorkerMemory(LIMIT))
+    tasks = [Engine(bound, budget=budget, blocks=MemoryBlocks()) for _ in range(3)]
+    expected = results(Engine(bound), bound)
+    assert [results(task, bound) for task in tasks] == [expected] * 3
+    used = [spill_of(task).used_bytes for task in tasks]
+    assert LIMIT / 2 < sum(used) <= LIMIT
+
+
 def test_memory_is_counted_until_nothing_refers_to_it() -> None:
     memory = RingMemory(2 * MAPPED_FROM, lambda size: mmap.mmap(-1, size))
     with memory.used():
@@ -105,6 +117,45 @@ def test_memory_is_counted_until_nothing_refers_to_it() -> None:
     del part, rings[:]
     gc.collect()
     assert (memory.in_memory, memory.in_files) == (0, 0)
+
+
+def test_memory_that_other_engines_use_counts() -> None:
+    shared: dict[int, int] = {}
+    first, second = (RingMemory(4 * MAPPED_FROM, lambda size: mmap.mmap(-1, size), shared) for _ in range(2))
+    with first.used():
+        rings = [zeroed(3 * MAPPED_FROM, np.uint8)]
+    with second.used():
+        kept = [zeroed(pages * MAPPED_FROM, np.uint8) for pages in (2, 1)]
+        assert (first.in_memory, first.in_files) == (3 * MAPPED_FROM, 0)
+        assert (second.in_memory, second.in_files) == (MAPPED_FROM, 2 * MAPPED_FROM)
+        rings.clear()
+        gc.collect()
+        kept.append(zeroed(3 * MAPPED_FROM, np.uint8))
+    assert (first.in_memory, second.in_memory, second.in_files) == (0, 4 * MAPPED_FROM, 2 * MAPPED_FROM)
+    with first.used():
+        rings.append(zeroed(MAPPED_FROM, np.uint8))
+    assert first.in_files == MAPPED_FROM
+
+
+def test_engines_that_take_memory_at_once_stay_within_the_limit() -> None:
+    limit = 40 * MAPPED_FROM
+    for _ in range(20):
+        shared: dict[int, int] = {}
+        memories = [RingMemory(limit, lambda size: mmap.mmap(-1, size), shared) for _ in range(4)]
+        kept: list[object] = []
+
+        def take(memory: RingMemory, kept: list[object] = kept) -> None:
+            with memory.used():
+                kept.extend(zeroed(MAPPED_FROM, np.uint8) for _ in range(20))
+
+        threads = [threading.Thread(target=take, args=(memory,)) for memory in memories]
+        with many_switches():
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert limit / 2 < sum(memory.in_memory for memory in memories) <= limit
+        assert sum(memory.in_memory + memory.in_files for memory in memories) == 2 * limit
 
 
 def test_contexts_nest_and_end() -> None:
