@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 
-from operators.plan.plan import Leaf, Plan
+from operators.plan.plan import Leaf, Plan, parse_plan
 from schemas.errors import BrokerError
 from schemas.messages.commits import Commit
-from schemas.messages.control import Answer, Opened
-from services.control.plan_versions import PlanVersion
+from schemas.messages.control import Answer, Opened, Propose
+from services.control.barrier import View
+from services.control.plan_versions import PlanVersion, PlanVersions
 from services.kafka.topics import Lane
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
+from services.process.security import KafkaClients
+from services.process.settings import Placement, WorkerSettings
 from services.program.distributed_migrations import DistributedMigrations
 from services.recovery.starting_point import Committed
 from services.worker.operator_tasks import OperatorTasks
-from tests.services.program.test_task_migrations import OTHER, QUERY, Log
+from tests.services.program.test_task_migrations import OTHER, OWN, QUERY, Log
 
 
 @dataclass
@@ -112,3 +115,17 @@ def test_a_prepared_task_starts_when_the_former_one_has_committed() -> None:
     assert tasks.former_commits(0) == found
     predecessor.over, predecessor.commits = False, found | {other: found[source], ("c", 0): found[source]}
     assert tasks.former_commits(0) == found | {other: found[source]}
+
+
+@pytest.mark.parametrize("strategy", ["hybmig-bsc", "moving-state"])
+def test_a_change_is_not_prepared_where_streams_may_idle(strategy: str) -> None:
+    """Two plans side by side may then find different tuples late."""
+    counts, plan = {"ta": 1, "tb": 1, "tc": 1}, parse_plan(OTHER, QUERY)
+    for idle_timeout_ms, refused in ((None, False), (500, strategy == "hybmig-bsc")):
+        settings = WorkerSettings(
+            KafkaClients("127.0.0.1:1"), "g", placement=Placement.PER_OPERATOR, idle_timeout_ms=idle_timeout_ms
+        )
+        versions = PlanVersions(QUERY, parse_plan(OWN, QUERY), settings, counts)
+        assert ("idle timeout" in versions.objection(plan, strategy)) == refused
+        proposal = Propose(id="a", plan=OTHER, strategy=strategy, fingerprint="f", tasks=1)
+        assert (versions.proposed(View(open=proposal)) is None) == (refused or strategy == "moving-state")
