@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 
+from operators.kernels.pages import Pages
 from operators.spill.block_store import StateDisk
 
 
@@ -31,6 +31,6 @@ class PrefixedBlocks:
         """See `StateDisk.keys`."""
         return [key.removeprefix(self._prefix) for key in self._blocks.keys(self._prefix + prefix)]
 
-    def map_file(self, size: int) -> mmap.mmap:
+    def map_file(self, size: int) -> Pages:
         """See `StateDisk.map_file`."""
         return self._blocks.map_file(size)

@@ -28,6 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+Pages = mmap.mmap | Array
+"""Bytes of memory that is given back when nothing refers to it."""
 
 MAPPED_FROM = 1 << 16
 """Bytes. Mapping and unmapping take about 10 us, which is little compared with writing this many bytes."""
@@ -59,9 +61,7 @@ class RingMemory:
         limit_bytes: as above.
     """
 
-    def __init__(
-        self, limit_bytes: int, map_file: Callable[[int], mmap.mmap], rings: dict[int, int] | None = None
-    ) -> None:
+    def __init__(self, limit_bytes: int, map_file: Callable[[int], Pages], rings: dict[int, int] | None = None) -> None:
         self.limit_bytes = limit_bytes
         self._map_file = map_file
         self._rings = {} if rings is None else rings
@@ -87,7 +87,7 @@ class RingMemory:
         finally:
             _USED.reset(before)
 
-    def take(self, size: int) -> mmap.mmap:
+    def take(self, size: int) -> Pages:
         """Return so many bytes, zeros.
 
         Raises:
@@ -97,7 +97,7 @@ class RingMemory:
         # Counted before it is compared: of engines that take the last room at once, none misses the others.
         self._rings[number] = size
         if _total(self._rings) <= self.limit_bytes:
-            pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            pages = _mapped(size)
             counts: tuple[dict[int, int], ...] = (self._rings, self._in_memory)
         else:
             del self._rings[number]
@@ -117,6 +117,14 @@ def _total(sizes: dict[int, int]) -> int:
     return sum(list(sizes.values()))
 
 
+def _mapped(size: int) -> Pages:
+    try:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        # A process may have 65,530 mappings; malloc can still allocate without a new one.
+        return np.zeros(size, np.uint8)
+
+
 _USED: ContextVar[RingMemory | None] = ContextVar("ring memory", default=None)
 
 
@@ -128,12 +136,7 @@ def zeroed(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         return np.frombuffer(memory.take(size), dtype).reshape(shape)
     if not GIVES_BACK or not MAPPED_FROM <= size < HUGE_FROM:
         return np.zeros(shape, dtype)
-    try:
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError:
-        # A process may have 65,530 mappings; malloc can still allocate without a new one.
-        return np.zeros(shape, dtype)
-    return np.frombuffer(pages, dtype).reshape(shape)
+    return np.frombuffer(_mapped(size), dtype).reshape(shape)
 
 
 def give_back(ring: Array, lo: int, hi: int) -> None:

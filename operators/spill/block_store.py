@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from typing import Protocol
+
+from operators.kernels.pages import Pages
 
 
 class BlockStore(Protocol):
@@ -38,6 +39,7 @@ class BlockStore(Protocol):
 class StateDisk(BlockStore, Protocol):
     """A `BlockStore` that can also keep state in mapped files, as part of the process's memory."""
 
-    def map_file(self, size: int) -> mmap.mmap:
-        """Map so many bytes of a new file, zeros. The file is gone when nothing refers to the mapping."""
+    def map_file(self, size: int) -> Pages:
+        """Map so many bytes of a new file, zeros. The file is gone when nothing refers to the mapping. It stays open
+        only as a mapping: a process may have far fewer open files than rings."""
         ...
