@@ -259,6 +259,8 @@ class Engine(IntakeMethods):
         stored = [f"{alias}.{name}" for name in (*self._sources.store(alias).columns, ROW)]
         side = self._aliases.index(alias)
         tuples = Batch(batch.ts, {name: columns[name] for name in stored})
+        if self._sources.numbered is not None:
+            self._sources.numbered.note_late(stream, batch)
         self._spills.enter_late(side, offset, tuples, self.cut, again=again)
 
     def set_complete(self, stream: str, partition: int, ts: int) -> None:
@@ -286,6 +288,8 @@ class Engine(IntakeMethods):
         self._input_tuples += len(batch)
         if self.on_push is not None:
             self.on_push(stream, batch)
+        if self._sources.numbered is not None:
+            self._sources.numbered.note_late(stream, batch)
         with self._rings():
             return self._selection.enter(self._sources, stream, batch, {}, restored=False)
 

@@ -40,7 +40,8 @@ class NumberColumn:
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """Everything before `cut` has been processed, and the largest horizons were these, by counted stream."""
+    """Everything before `cut` has been processed, and the largest horizons were these, by counted stream. Those of late
+    tuples are added."""
 
     cut: int
     largest: dict[str, int]
@@ -48,6 +49,9 @@ class _Reached:
 
 class NumberedWindows:
     """The progress of one join in the streams that are counted.
+
+    Some tuples enter after their time, or ahead of it (`note_late`). They count from their time on: whatever comes
+    later in the total order has a horizon of at least theirs.
 
     Args:
         columns: by stream, the columns of an input. Its store has them.
@@ -64,6 +68,8 @@ class NumberedWindows:
         for column in every:
             self._sizes[column.counted] = max(self._sizes[column.counted], column.size or 0)
         self._history: deque[_Reached] = deque()
+        # By counted stream, the ts and horizons of late tuples that the newest entry does not count yet.
+        self._late: dict[str, list[tuple[I64, I64]]] = {name: [] for name in self._largest}
 
     def note(self, batches: Mapping[str, Batch], cut: int) -> None:
         """Note the horizons of tuples that have been processed, by stream; everything before `cut` has been."""
@@ -71,9 +77,32 @@ class NumberedWindows:
             for column in self.columns.get(stream, ()) if len(batch) else ():
                 largest = int(batch.columns[column.name].values.max())
                 self._largest[column.counted] = max(self._largest[column.counted], largest)
+        for counted in (name for name, late in self._late.items() if late):
+            self._note_passed(counted, cut)
         if len(self._history) > 1 and self._are_near(self._history[-2].largest):
             self._history.pop()
         self._history.append(_Reached(cut, dict(self._largest)))
+
+    def note_late(self, stream: str, batch: Batch) -> None:
+        """Note the horizons of a stream's tuples, in any order, that enter without being processed in theirs."""
+        order = np.argsort(batch.ts, kind="stable")
+        ts = batch.ts[order]
+        before = np.searchsorted(ts, [entry.cut for entry in self._history]).tolist()
+        for column in self.columns.get(stream, ()) if len(batch) else ():
+            horizons = batch.columns[column.name].values.astype(np.int64, copy=False)[order]
+            largest = np.maximum.accumulate(horizons)
+            for entry, n in zip(self._history, before, strict=True):
+                if n:
+                    entry.largest[column.counted] = max(entry.largest[column.counted], int(largest[n - 1]))
+            self._late[column.counted].append((ts, horizons))
+
+    def _note_passed(self, counted: str, cut: int) -> None:
+        """Note the late tuples whose time is before `cut`."""
+        ts, horizons = (np.concatenate(parts) for parts in zip(*self._late[counted], strict=True))
+        passed = ts < cut
+        if passed.any():
+            self._largest[counted] = max(self._largest[counted], int(horizons[passed].max()))
+        self._late[counted] = [] if passed.all() else [(ts[~passed], horizons[~passed])]
 
     def _are_near(self, before: Mapping[str, int]) -> bool:
         """Whether the largest horizons have hardly grown since."""

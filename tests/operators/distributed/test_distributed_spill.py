@@ -107,3 +107,33 @@ def test_tuples_that_are_counted_are_cleaned_up_at_a_join_with_a_table(plan: str
     expected = oracle.results(query, rows | {"rooms": [{"k": 0}, {"k": 1}]})
     assert canonical([*merged(chain.results()), *chain.late()]) == canonical(expected)
     assert chain.tasks[0].engine.statistics().spill.cleanups > 0
+
+
+def test_late_tuples_that_live_by_count_are_read_again() -> None:
+    """Tuple 12 of S reaches the top join late, after a time in which that join saw none of S but tuple 1. The join took
+    everything of that time for dead as soon as tuple 1 was, and a restart did not read tuple 12 again."""
+    streams = "".join(
+        f"CREATE STREAM {name} (k BIGINT, at TIMESTAMP) WITH (topic = 't{name}', timestamp = 'at');" for name in "sab"
+    )
+    text = (
+        "SELECT S.at AS s, A.at AS a, B.at AS b FROM s S [ROWS 10], a A [RANGE 10 SECONDS], b B [RANGE 10 SECONDS] "
+        "WHERE S.k = A.k AND A.k = B.k"
+    )
+    (query,) = parse_program(f"{streams}INSERT INTO 'out' {text}").queries
+    counted = [{"k": 7 if number in (1, 12) else number + 100, "at": 10 * number} for number in range(21)]
+    others = [{"k": 99, "at": at} for at in range(210, 600, 10)]
+    rows = {
+        "s": [counted],
+        "a": [[{"k": 7, "at": 15}, {"k": 7, "at": 135}, *others]],
+        "b": [[{"k": 7, "at": at} for at in (16, 205, 450)]],
+    }
+    chain = Chain(query, parse_plan("((S A) B)", query), rows, 1, budget=MemoryBudget(1, "bottom-up", 4, 4))
+    top, join, intake = chain.tasks
+    for _ in range(40):
+        chain.turn(intake, 1)
+        for task in (join, top):
+            task.engine.clean()
+            chain.turn(task, 100)
+        top.die()
+    chain.finish()
+    assert canonical([*merged(chain.results()), *chain.late()]) == canonical(oracle.results(query, rows))

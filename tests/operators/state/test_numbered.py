@@ -11,7 +11,7 @@ from operators.engine.numbered import SWEEP_TUPLES
 from operators.feedback.blacklist import Blacklist
 from operators.plan.plan import parse_plan
 from operators.state.match import LEFT
-from operators.state.numbered import NumberColumn
+from operators.state.numbered import NumberColumn, NumberedWindows
 from schemas.columns import Batch
 from tests.operators.inside import executor_of, sources_of
 from tests.operators.tiny import numbers, query
@@ -25,8 +25,9 @@ def tuples(ts: Sequence[int], counted: Sequence[int]) -> Batch:
 class Numbered:
     """A join of A and B; A has a component in a ROWS window over a stream s, by its column v. B has its horizons."""
 
-    def __init__(self, rows: int) -> None:
-        bound = query("SELECT A.v FROM a A [RANGE 20 ms], b B [RANGE 20 ms] WHERE A.k = B.k AND B.v - A.v < 1000000")
+    def __init__(self, rows: int, range_ms: int = 20) -> None:
+        windows = f"a A [RANGE {range_ms} ms], b B [RANGE {range_ms} ms]"
+        bound = query(f"SELECT A.v FROM {windows} WHERE A.k = B.k AND B.v - A.v < {rows}")
         columns = {"a": [NumberColumn("v", "s", rows)], "b": [NumberColumn("v", "s")]}
         self.engine = Engine(bound, plan=parse_plan("(A B)", bound), numbered=columns)
         ((_, self.join),) = executor_of(self.engine).joins
@@ -58,3 +59,33 @@ def test_late_tuples_that_have_left_the_store_are_dropped() -> None:
     run.engine.advance(301)
     assert state.older.tuples().ts.tolist() == [280, 290]
     assert run.kept.living(0)[1].ts.tolist() == [280, 290]
+
+
+def test_a_late_tuple_is_needed_until_it_is_dead() -> None:
+    """When the newest tuple before a time is dead, a late tuple of that time may be alive."""
+    run = Numbered(40, range_ms=10_000)
+    run.engine.push("a", 0, tuples([100], [5]))
+    run.engine.push("b", 0, tuples([2000, 2010], [100, 101]))
+    run.engine.advance(900)
+    run.engine.advance(1999)
+    run.late(900, 61)
+    run.engine.advance(2001)
+    assert run.engine.horizon("a") == 900, "61 is alive"
+    run.engine.advance(2011)
+    assert run.engine.horizon("a") == 1999, "61 is dead"
+
+
+def test_a_tuple_ahead_of_its_time_counts_from_then_on() -> None:
+    """It says nothing of the horizons before."""
+    windows = NumberedWindows({"a": [NumberColumn("v", "s", 40)]})
+    windows.note({"a": tuples([0], [5])}, 500)
+    windows.note_late("a", tuples([1500, 900, 700], [62, 61, 60]))
+    windows.note_late("a", tuples([800], [60]))
+    found = []
+    for cut in (600, 701, 900, 901, 1600):
+        windows.note({}, cut)
+        found.append(windows.reached(cut))
+    assert [reached["s"] for reached in found if reached is not None] == [5, 60, 60, 61, 62]
+    windows.note({"a": tuples([1600], [101])}, 1700)
+    windows.note({}, 1800)
+    assert windows.horizon("a", 1800) == 901, "61 is dead by 101, and 62 is not"
