@@ -2,7 +2,8 @@
 
 Only encoded blocks pass between two tasks. Each task is an engine over its sub-query; it continues reading at its
 position in each of its partitions. It can die and restart, as in the service: it restarts at its last commit's
-replay points, and sends nothing of what it reads again.
+replay points, or with its last snapshot, and sends nothing of what it reads again. As with `--guarantee at-least-once`
+it may have sent epochs that it has not committed: it sends their results again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
 from operators.plan.plan import Join, Plan
 from operators.spill.spilling import MemoryBudget
+from operators.state.checkpoint import Block, blocks_by_time
 from operators.state.sources import Sources
 from schemas.codecs.notice import Notice, decode_notice, is_notice
 from schemas.columns import Batch
@@ -96,8 +98,12 @@ class Task:
         self.cut = 0
         self.numbers: tuple[int, ...] = ()
         self.over = False
+        self.blocks: list[Block] = []
+        self.saved: dict[Lane, list[ReplayPoint]] = {}
+        self.saved_cut = self.floor = 0
         self.committed = {self._lane(given, p): 0 for given, p in self.lanes}
         self.points = {lane: [ReplayPoint(0, NEVER)] * self._channels(given) for given, p, lane in self._each()}
+        self.window = dict(self.points)
         self.open()
         self.recall()
 
@@ -149,7 +155,8 @@ class Task:
             )
         if self.budget is not None:
             self.engine.play_spills(self.events, self.cut)
-        self.start, self.at = dict(self.points), {}
+        self.start, self.window, self.at = dict(self.saved or self.points), dict(self.points), {}
+        self.floor = self.saved_cut
         self.channels: dict[Lane, EdgeReader] = {}
         for given, p, lane in self._each():
             points = self.start[lane]
@@ -159,6 +166,38 @@ class Task:
                 self.channels[lane].restore_clocks(self.engine)
             elif points[0].max_ts != NEVER:
                 self.engine.set_clock(given.stream.name, p, points[0].max_ts)
+        if self.keeps_snapshots:
+            self.engine.durable = True
+        if self.floor:
+            self.engine.restore(self.floor, blocks_by_time(self.blocks))
+
+    @property
+    def keeps_snapshots(self) -> bool:
+        """As in the service."""
+        held = self.budget is not None or self.feedback is not None
+        return not (held or self.operator.is_intake or self.operator.numbered)
+
+    def save(self) -> None:
+        """Write a snapshot, if everything is committed."""
+        if not self.keeps_snapshots or (self.cut, self.committed) != (self.engine.cut, self.at):
+            return
+        checkpoint = self.engine.checkpoint()
+        live = checkpoint.live_from
+        blocks = (*self.blocks, *checkpoint.blocks)
+        self.blocks = [block for block in blocks if block.first_row + len(block.batch) > live[block.stream]]
+        self.saved_cut = checkpoint.cut
+        self.saved = {lane: self._points(given, p, checkpoint.cut) for given, p, lane in self._each()}
+
+    def _points(self, given: OperatorInput, p: int, horizon: int) -> list[ReplayPoint]:
+        """Per channel, where reading again yields all tuples with ts >= horizon."""
+        lane = self._lane(given, p)
+        if horizon < self.floor:
+            # The engine never saw what a snapshot replaced.
+            return self.window[lane]
+        if given.edge is not None:
+            return [self.channels[lane].point(channel, horizon) for channel in range(given.edge.channels)]
+        found, (start,) = self.engine.replay_point(given.stream.name, p, horizon), self.start[lane]
+        return [start if found.offset <= start.offset else found]
 
     def commit(self) -> None:
         """Record all positions, and the offsets from which a restart must read again for its windows."""
@@ -170,15 +209,18 @@ class Task:
             self.events = [one for one in [*self.events, *self.engine.spill_events()] if one.at > needed]
         for given, p, lane in self._each():
             horizon = self.engine.horizon(given.stream.name)
-            if given.edge is None:
-                self.points[lane] = [self.engine.replay_point(given.stream.name, p, horizon)]
-            else:
-                channels = self.channels[lane]
-                self.points[lane] = [channels.point(c, horizon) for c in range(given.edge.channels)]
-                channels.forget(horizon)
+            self.points[lane] = self._points(given, p, horizon)
+            if given.edge is not None:
+                self.channels[lane].forget(horizon)
 
-    def die(self) -> None:
-        """Restart from the last commit: read again what windows need, and discard the results of that."""
+    def die(self, *, keeps: bool = False) -> None:
+        """Restart from the last commit: read again what windows need, and discard the results of that.
+
+        Args:
+            keeps: whether the task keeps its disk, with its last snapshot.
+        """
+        if not keeps:
+            self.blocks, self.saved, self.saved_cut = [], {}, 0
         self.open()
         self.again = True
         for given, p, lane in self._each():
@@ -207,6 +249,7 @@ class Task:
         records = self.topics.log(lane)[begin:until]
         if not records:
             return
+        floor = self.floor if self.again else 0
         if given.edge is None:
             offsets = np.arange(begin, begin + len(records), dtype=np.int64)
             # A stream that is joined with itself is two inputs, and is read once.
@@ -215,13 +258,13 @@ class Task:
                 plain = Stream(one.stream.name, tuple(declared), lane[0], timestamp=one.stream.timestamp)
                 batch = to_batch(plain, records)
                 columns = {**batch.columns, one.position: positions(partition, offsets)}
-                self.engine.push(one.stream.name, partition, Batch(batch.ts, columns), offsets)
+                self.engine.push(one.stream.name, partition, Batch(batch.ts, columns), offsets, floor=floor)
             return
         channels = self.channels[lane]
         for offset, raw in enumerate(records, begin):
             block = channels.decode(raw, f"{lane}@{offset}")
             if offset >= self.start[lane][block.channel].offset:
-                self.repeated += channels.take(self.engine, block, offset, again=self.again).repeated
+                self.repeated += channels.take(self.engine, block, offset, floor, again=self.again).repeated
 
     def close_sources(self) -> None:
         """Let partitions of sources that have been read to their end no longer hold the watermark back."""
@@ -230,8 +273,13 @@ class Task:
             if given.edge is None and self.at[lane] == len(self.topics.log(lane)):
                 self.engine.close(given.stream.name, p)
 
-    def epoch(self, end: int) -> None:
-        """Advance, and send the results."""
+    def epoch(self, end: int, *, commits: bool = True) -> None:
+        """Advance, and send the results.
+
+        Args:
+            commits: False as with `--guarantee at-least-once` between two commits. Not for a task that has results of
+                its own: they would come twice.
+        """
         cut = min(self.engine.watermark(), end)
         if self.feedback is not None:
             cut = min(cut, max(self.feedback.limit, self.engine.cut))
@@ -259,7 +307,8 @@ class Task:
         if self.feedback is not None:
             for partition, raw, _ in self.feedback.answer():
                 self.append(self.operator.outputs[0].topic, partition, raw)
-        self.commit()
+        if commits or self.finish is not None:
+            self.commit()
 
     def send_late(self) -> bool:
         """Send what cleanups have found; whether there is something to announce."""
@@ -343,15 +392,15 @@ class Chain:
             for number in range(operator.tasks)
         ]
 
-    def turn(self, task: Task, records: int) -> None:
-        """Let a task read some records of each partition, and advance."""
+    def turn(self, task: Task, records: int, *, commits: bool = True) -> None:
+        """Let a task read some records of each partition, and advance; see `Task.epoch`."""
         for given, p in task.lanes:
             lane = task._lane(given, p)
             task.read(given, p, min(task.at[lane] + records, len(self.topics.log(lane))))
         if task.over:
             return
         task.close_sources()
-        task.epoch(self.end)
+        task.epoch(self.end, commits=commits)
         if self.ends:
             task.conclude(self.end)
         self.undelivered += task.requests()

@@ -68,6 +68,8 @@ class EdgeReader:
         self._last_epochs = list(points)
         self._are_whole = [True] * len(points)
         self._reached = [point.max_ts for point in points]
+        # With tuples in order: how far those have come that are in time. The clocks wait for those that are late.
+        self._in_time = [point.max_ts for point in points]
         self._histories = [ReplayHistory() for _ in points]
         if self._feedback is not None:
             for history, point in zip(self._histories, points, strict=True):
@@ -117,7 +119,7 @@ class EdgeReader:
         if block.last:
             engine.set_complete(self.stream, channel, block.complete)
         if self._in_order:
-            return self._take_in_order(engine, block, offset)
+            return self._take_in_order(engine, block, offset, floor)
         if block.late:
             engine.enter_late(self.stream, offset, batch, again=again)
             # Older than the clock: as long as tuples of that age are needed, reading must begin here.
@@ -145,20 +147,26 @@ class EdgeReader:
             engine.set_clock(self.stream, channel, block.watermark)
         return taken
 
-    def _take_in_order(self, engine: Engine, block: ExchangeBlock, offset: int) -> ReadCounts:
+    def _take_in_order(self, engine: Engine, block: ExchangeBlock, offset: int, floor: int) -> ReadCounts:
         """Feed a block to an engine whose clocks stay behind all late tuples that may follow."""
-        channel, batch = block.channel, block.batch
-        if not block.late and block.complete <= self._clocks[channel] and block.watermark <= self._clocks[channel]:
-            return ReadCounts(repeated=len(batch))
+        channel, batch, clock = block.channel, block.batch, self._clocks[block.channel]
+        below, read = np.searchsorted(batch.ts, [floor, clock if block.late else self._in_time[channel]]).tolist()
+        taken = ReadCounts(repeated=max(0, read - below))
+        taken.tuples = len(batch) - taken.repeated
         if len(batch):
-            engine.insert(self.stream, channel, batch)
-            before = self._clocks[channel]
-            self._reached[channel] = max(self._reached[channel], int(batch.ts[-1]))
-            self._histories[channel].remember(offset, before, self._reached[channel])
+            new = batch.slice(max(below, read), len(batch))
+            if len(new):
+                engine.insert(self.stream, channel, new)
+            newest = int(batch.ts[-1])
+            self._reached[channel] = max(self._reached[channel], newest)
+            self._histories[channel].remember(offset, clock, self._reached[channel])
+            if not block.late:
+                self._in_time[channel] = max(self._in_time[channel], newest)
         if block.last:
-            self._clocks[channel] = max(self._clocks[channel], block.complete)
+            self._in_time[channel] = max(self._in_time[channel], block.watermark)
+            self._clocks[channel] = max(clock, block.complete)
             engine.set_clock(self.stream, channel, self._clocks[channel])
-        return ReadCounts(tuples=len(batch))
+        return taken
 
     def _notice(self, notice: Notice, offset: int) -> ReadCounts:
         assert self._feedback is not None

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.data.watermark import NEVER
 from operators.distributed import edge_writer as route
 from operators.distributed.decompose import (
     AGGREGATES,
@@ -18,10 +19,13 @@ from operators.distributed.decompose import (
     decompose,
     without_joins_of_tables,
 )
+from operators.distributed.edge_reader import EdgeReader, ReadCounts
 from operators.distributed.intake import SourceIntake
 from operators.engine import numbered
 from operators.engine.engine import Engine
+from operators.engine.intake import ReplayPoint
 from operators.plan.plan import parse_plan
+from schemas.codecs.exchange import ExchangeBlock
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
@@ -59,13 +63,16 @@ def decomposable() -> st.SearchStrategy[Case]:
 
 
 def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
-    """Let tasks take turns at random, some die, then finish."""
+    """Let tasks take turns at random, some write snapshots and die, then finish."""
     for _ in range(data.draw(st.integers(0, 25))):
         task = data.draw(st.sampled_from(chain.tasks))
-        if deaths and data.draw(st.integers(0, 3)) == 0:
-            task.die()
+        what = data.draw(st.integers(0, 3)) if deaths else 3
+        if what == 0:
+            task.die(keeps=data.draw(st.booleans()))
         else:
-            chain.turn(task, data.draw(st.integers(1, 4)))
+            chain.turn(task, data.draw(st.integers(1, 4)), commits=what > 1)
+        if deaths and data.draw(st.booleans()):
+            task.save()
     chain.finish()
 
 
@@ -99,7 +106,8 @@ def test_a_split_chain_gives_the_oracles_results(case: Case, split: int, tiny: b
 @PROPERTY
 @given(decomposable(), st.integers(1, 2), st.data())
 def test_tasks_die_and_blocks_come_twice(case: Case, split: int, data: st.DataObject) -> None:
-    """A task that reads everything again sends nothing twice; a block that is there twice changes nothing."""
+    """A task that reads everything again, or what its snapshot lacks, sends nothing twice. A block that is there twice
+    changes nothing, nor does an epoch that is written again with another end."""
     chain = Chain(case.query, case.plan, case.rows, split, tables=tables_of(case))
     drive(chain, data, deaths=True)
     lanes = [(lane, log) for lane, log in chain.topics.logs.items() if log and isinstance(log[0], bytes)]
@@ -266,6 +274,56 @@ def test_aggregates_are_above_the_top_join() -> None:
     assert [str(o.query.sources[0].window) for o in intakes] == ["[RANGE 2 SECONDS]", "[RANGE 3 SECONDS]"]
     (top, join) = operators(f"{GROUPED} EMIT EVERY 1 SECOND".replace("A.k, ", ""), "(A B)", 1)
     assert (top.tasks, join.tasks, edge(join).keys) == (1, 1, ())
+
+
+@PROPERTY
+@given(st.integers(1, 2), st.booleans(), st.data())
+def test_an_aggregate_counts_each_result_once(split: int, tiny: bool, data: st.DataObject) -> None:
+    """Also where it reads results again that its snapshot has, and where a join sends results again, in an epoch with
+    another end. It took in every block that had some new result as a whole."""
+    bound = query(f"{GROUPED} GROUP BY A.k EMIT EVERY 100 MILLISECONDS")
+    rows = {
+        name: [[{"k": at % 3 % 2, "x": at % 7, "s": "s", "at": 20 * at} for at in range(50)]] for name in ("a", "b")
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        if tiny:
+            patch.setattr(route, "BLOCK_BYTES", 1)
+        chain = Chain(bound, parse_plan("(A B)", bound), rows, split)
+        for size in data.draw(st.lists(st.integers(1, 9), max_size=8)):
+            for task in reversed(chain.tasks):
+                what = data.draw(st.integers(0, 4))
+                chain.turn(task, size, commits=what > 0)
+                if what == 4:
+                    task.save()
+                elif what < 3:
+                    task.die(keeps=what > 0)
+        chain.finish()
+    assert canonical(merged(chain.results())) == canonical(oracle.results(bound, rows))
+
+
+def test_an_aggregate_knows_what_it_has_read_before_it_can_take_it() -> None:
+    """Its clock waits for late results; what came in time has come further. What comes twice counts once, but for late
+    results that it still waits for."""
+    top, join = operators(f"{GROUPED} GROUP BY A.k EMIT EVERY 100 MILLISECONDS", "(A B)", 1)
+    (source,) = top.inputs
+    engine = Engine(top.query, plan=top.plan, partitions={source.stream.name: [0]})
+    reader = EdgeReader(source, [ReplayPoint(0, NEVER)])
+    reader.restore_clocks(engine)
+
+    def take(times: list[int], watermark: int, complete: int, *, late: bool = False, floor: int = 0) -> ReadCounts:
+        columns = {field.name: Column.from_values([7] * len(times), field.type) for field in edge(join).fields}
+        batch = Batch(np.array(times, np.int64), columns)
+        return reader.take(engine, ExchangeBlock(0, watermark, not late, batch, complete, late), 0, floor)
+
+    assert take([50, 99], 100, 40) == ReadCounts(2, 0)
+    assert take([50, 99, 110], 120, 40) == ReadCounts(1, 2), "another end"
+    assert take([45, 60], 120, 40, late=True) == ReadCounts(2, 0)
+    assert engine.pending_tuples == 5
+    assert take([], 130, 70) == ReadCounts(0, 0)
+    assert take([45, 60, 80], 130, 70, late=True) == ReadCounts(1, 2)
+    assert take([120, 135, 145], 150, 70, floor=140) == ReadCounts(3, 0), "a snapshot has two, and none came twice"
+    assert engine.pending_tuples == 7
+    assert engine.watermark() == 70
 
 
 def test_a_set_difference_is_one_operator() -> None:
