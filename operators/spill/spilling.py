@@ -44,6 +44,11 @@ HIGH_WATER = 0.92
 LOW_WATER = 0.7
 """Above the first share of the budget, groups are spilled until the states take the second."""
 
+AGAIN_SHARE = 0.04
+"""A task that has chosen its part of what leaves chooses again when the memory of all tasks has grown by this share of
+their budget: the others may stand still, and choosing looks at all states. At the limit it spills below the first share
+without them."""
+
 LEAVE_BYTES = 1024 * 1024
 LEAVE_GROWTH = 4
 """Between two slices this many bytes are evicted, or this many times the growth during the last slice: a spill causes
@@ -139,6 +144,7 @@ class StateSpiller:
         )
         self._used_bytes = self.used_bytes()
         self._growth_bytes = 0
+        self._choose_above = HIGH_WATER * budget.limit_bytes
         # What expired before this can match nothing, and its source tuples may be gone.
         self._kept_from = FAR_PAST
         self._purged_to = [FAR_PAST] * len(self._joins)
@@ -218,7 +224,10 @@ class StateSpiller:
         """Whether groups have to leave memory; to be called after every slice."""
         used = self.used_bytes()
         self._growth_bytes, self._used_bytes = used - self._used_bytes, used
-        return bool(self._eviction) or self._counted_bytes() > HIGH_WATER * self._budget.limit_bytes
+        counted, high_water = self._counted_bytes(), HIGH_WATER * self._budget.limit_bytes
+        if counted <= high_water:
+            self._choose_above = high_water
+        return bool(self._eviction) or counted > self._choose_above
 
     def _counted_bytes(self) -> int:
         """What counts against the limit: `_used_bytes`, and what other tasks use that share it."""
@@ -239,7 +248,7 @@ class StateSpiller:
         max_bytes = max(LEAVE_BYTES, LEAVE_GROWTH * self._growth_bytes)
         while True:
             if not self._eviction:
-                self._choose(int(self._counted_bytes() - LOW_WATER * self._budget.limit_bytes))
+                self._choose()
             evicting = bool(self._eviction)
             self._eviction.step(cut, self._kept_from, max_bytes)
             self._used_bytes = self.used_bytes()
@@ -247,21 +256,27 @@ class StateSpiller:
             if not evicting or self._counted_bytes() <= self._budget.limit_bytes:
                 return
 
-    def _choose(self, wanted_bytes: int) -> None:
+    def _choose(self) -> None:
         """Choose the groups to evict."""
         for join in self._joins:
             join.sort_late()
         candidates = SpillCandidates.of(
             self._productivity, self._sizes(), self._heights, spill_number=self.counters.spills
         )
+        limit, counted = self._budget.limit_bytes, self._counted_bytes()
+        wanted_bytes = int(counted - LOW_WATER * limit)
         if self._share is not None:
             self._share.candidates = SCORES[self._budget.strategy](candidates), candidates.size_bytes
-            exceeded = self._share.memory.used_bytes() - self._budget.limit_bytes
-            # Beyond the limit itself, this task does not wait for others to spill their part.
-            wanted_bytes = max(self._share.part_of(wanted_bytes), exceeded)
-        if len(candidates) == 0 or wanted_bytes <= 0:
-            return
+            wanted_bytes = self._share.part_of(wanted_bytes)
+            if counted > limit:
+                # Beyond the limit itself, this task does not wait for others to spill their part.
+                wanted_bytes = max(wanted_bytes, int(counted - HIGH_WATER * limit))
         chosen = choose(self._strategy, candidates, wanted_bytes)
+        freed = int(candidates.size_bytes[chosen].sum())
+        if self._share is not None:
+            self._choose_above = min(limit, max(HIGH_WATER * limit, counted - freed + AGAIN_SHARE * limit))
+        if not freed:
+            return
         # All of them leave, so the order is free. Join by join is cheapest: taking groups out scans the states of
         # their join.
         chosen = np.sort(chosen)[::-1]
@@ -276,8 +291,8 @@ class StateSpiller:
             )
         )
         self.counters.spills += 1
-        share = candidates.size_bytes[chosen].sum() / candidates.size_bytes.sum()
-        self._productivity.spilled(candidates.joins[chosen], candidates.groups[chosen], float(share))
+        share = freed / int(candidates.size_bytes.sum())
+        self._productivity.spilled(candidates.joins[chosen], candidates.groups[chosen], share)
 
     def evict(self, groups_by_join: Mapping[int, Sequence[int]], cut: int) -> None:
         """Evict groups, by join, and release their source tuples.

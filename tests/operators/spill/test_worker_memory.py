@@ -10,7 +10,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from operators.data.statistics import SpillStatistics
+from operators.engine.engine import Engine
+from operators.spill.spilling import HIGH_WATER, MemoryBudget, StateSpiller
 from operators.spill.worker_memory import MemoryShare, WorkerMemory
+from schemas.columns import Batch, Column
+from schemas.query import Type
+from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.operators.tiny import query
 
 
 def shares(*candidates: tuple[list[float], list[int]]) -> list[MemoryShare]:
@@ -100,3 +107,55 @@ def test_a_task_that_has_left_counts_its_own_groups() -> None:
     for share in (first, second, first):
         share.leave()
     assert (first.part_of(5), first.part_of(15), first.part_of(50)) == (5, 15, 20)
+
+
+def test_a_task_that_waits_for_another_one_seldom_looks_at_its_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other task has the groups that should leave, and stands still. This one looked after every slice, and at the
+    limit it spilled no more than the last slice had added."""
+    limit, looks = 4_000_000, 0
+    memory = WorkerMemory(limit)
+    other = memory.enter()
+    other.used_bytes = limit // 2
+    other.candidates = np.array([-1.0]), np.array([limit // 2])
+    choose = StateSpiller._choose
+
+    def counted(spiller: StateSpiller) -> None:
+        nonlocal looks
+        looks += 1
+        choose(spiller)
+
+    monkeypatch.setattr(StateSpiller, "_choose", counted)
+    bound = query("SELECT A.v FROM a A [UNBOUNDED], b B [UNBOUNDED] WHERE A.k = B.k")
+    task = Engine(bound, budget=MemoryBudget(limit, "global-output", shared=memory), blocks=MemoryBlocks())
+
+    def step(at: int) -> SpillStatistics:
+        for number, stream in enumerate(bound.streams()):
+            draw = np.random.default_rng(2 * at + number)
+            keys = Column(Type.BIGINT, draw.integers(0, 1_000_000, 100))
+            task.push(stream.name, 0, Batch(np.full(100, at), {"k": keys, "v": keys}))
+        task.advance(at + 1)
+        used = task.statistics().spill
+        assert used is not None
+        return used
+
+    short = full = looks_when_short = 0
+    for at in range(400):
+        used = step(at)
+        assert memory.used_bytes() <= limit
+        if used.spills:
+            full += 1
+        elif memory.used_bytes() > HIGH_WATER * limit:
+            short, looks_when_short = short + 1, looks
+    assert short > 15
+    assert 2 <= looks_when_short <= 3
+    assert full > 200
+    assert looks - looks_when_short < full / 8
+    # The other one spills, and memory is short again: this one looks at once, and takes part if its groups rank lowest.
+    looks, spills = 0, []
+    for at, (share, score) in enumerate([(0.97, -1.0), (0.95, -1.0), (0.95, 1e9)]):
+        other.used_bytes, other.candidates = 0, (np.array([score]), np.array([limit // 2]))
+        own = step(400 + 2 * at).used_bytes
+        other.used_bytes = int(share * limit) - own
+        spills.append(step(401 + 2 * at).spills)
+    assert looks == 3
+    assert spills == [spills[0], spills[0], spills[0] + 1]
