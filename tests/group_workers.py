@@ -39,20 +39,17 @@ def select(rng: random.Random, *, joins: bool = False) -> str:
     wide, narrow, hot = rng.choice([200, 300, 400]), rng.choice([150, 300]), rng.randint(5, 35)
     t, h = f"temperature T [RANGE {wide} MILLISECONDS]", f"humidity H [RANGE {narrow} MILLISECONDS]"
     light = f"light L [RANGE {wide} MILLISECONDS]"
-    texts = (
-        [
-            f"SELECT T.mote, T.celsius, H.percent FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > {hot}",
-            f"SELECT T.mote, H.percent, L.lux FROM {t}, {h}, {light} "
-            f"WHERE T.mote = H.mote AND L.mote = H.mote AND T.room = H.room AND H.percent < {hot}",
-            f"SELECT T.mote, T.celsius, L.lux FROM {t}, {light} "
-            f"WHERE T.mote = L.mote AND L.lux < T.celsius + {hot} AND T.at > L.at",
-            f"SELECT H.mote, H.percent, L.lux FROM {h}, {light} "
-            f"WHERE H.mote = L.mote AND H.percent * 2 > L.lux - {hot}",
-            f"SELECT T.mote, H.percent FROM temperature T [ROWS {hot}], {h} WHERE T.mote = H.mote",
-            f"SELECT T.room, COUNT(*) AS n FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > {hot} "
-            "GROUP BY T.room EMIT EVERY 250 MILLISECONDS",
-        ]
-    )
+    texts = [
+        f"SELECT T.mote, T.celsius, H.percent FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > {hot}",
+        f"SELECT T.mote, H.percent, L.lux FROM {t}, {h}, {light} "
+        f"WHERE T.mote = H.mote AND L.mote = H.mote AND T.room = H.room AND H.percent < {hot}",
+        f"SELECT T.mote, T.celsius, L.lux FROM {t}, {light} "
+        f"WHERE T.mote = L.mote AND L.lux < T.celsius + {hot} AND T.at > L.at",
+        f"SELECT H.mote, H.percent, L.lux FROM {h}, {light} WHERE H.mote = L.mote AND H.percent * 2 > L.lux - {hot}",
+        f"SELECT T.mote, H.percent FROM temperature T [ROWS {hot}], {h} WHERE T.mote = H.mote",
+        f"SELECT T.room, COUNT(*) AS n FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > {hot} "
+        "GROUP BY T.room EMIT EVERY 250 MILLISECONDS",
+    ]
     return rng.choice(texts[:-1] if joins else texts)
 
 
@@ -131,20 +128,21 @@ class GroupTrial:
 
     def wait_begun(self, worker: WorkerProcess) -> None:
         """Wait until exactly the registered queries run, and no query that had one of their names before."""
+        wait_for(self.begun, lambda: worker.with_log(f"{self.selects.keys()}, have {self._running().keys()}"))
 
-        def runs() -> dict[str, str]:
-            members = self.members()
-            tasks = {m.task for m in members}
-            found = {m.name: m.text for m in members if m.began is not None and m.ended is None}
-            counts = Counter(m.name for m in members if m.began is not None and m.ended is None)
-            return {name: text for name, text in found.items() if counts[name] == len(tasks)}
+    def begun(self) -> bool:
+        """Whether exactly the registered queries run."""
+        said = {name: f"INSERT INTO '{name}'\n{text}" for name, text in self.selects.items()}
+        running = self._running()
+        return running.keys() == said.keys() and all(said[name] in running[name] for name in said)
 
-        def begun() -> bool:
-            said = {name: f"INSERT INTO '{name}'\n{text}" for name, text in self.selects.items()}
-            running = runs()
-            return running.keys() == said.keys() and all(said[name] in running[name] for name in said)
-
-        wait_for(begun, lambda: worker.with_log(f"{self.selects.keys()}, have {runs().keys()}"))
+    def _running(self) -> dict[str, str]:
+        """The texts of the queries that run in every task."""
+        members = self.members()
+        tasks = {m.task for m in members}
+        found = {m.name: m.text for m in members if m.began is not None and m.ended is None}
+        counts = Counter(m.name for m in members if m.began is not None and m.ended is None)
+        return {name: text for name, text in found.items() if counts[name] == len(tasks)}
 
     def expected(self) -> dict[str, Counter[str]]:
         """By sink, all results of its queries from start to end, over the tuples that they see."""

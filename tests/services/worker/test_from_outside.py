@@ -60,7 +60,8 @@ def test_a_worker_that_has_read_nothing_reports_no_event_time(topics: Topics, tm
 
 @pytest.mark.deep
 def test_a_task_that_commits_nothing_for_a_minute_is_reported(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """Kafka refuses all writes to the output topic: it takes records with keys only. /healthz went on to say ok."""
+    """Kafka refuses all writes to the output topic: it takes records with keys only. Once it takes others, all is
+    well."""
     case = Case.make(topics, tmp_path, PLAIN)
     worker = workers.start(case).wait_running()
     set_policy(case, "compact")

@@ -217,6 +217,8 @@ CHAIN = (
 )
 A_SECOND = 1_500
 """Tuples of a stream that come in one of event time: windows hold three times what the budget does."""
+ILL_AFTER_S = 75.0
+"""A worker that has committed nothing for a minute reports it, give or take."""
 
 
 def chained(trial: GroupTrial, member: MemberRecord) -> Counter[str]:
@@ -244,6 +246,42 @@ def chained(trial: GroupTrial, member: MemberRecord) -> Counter[str]:
     return canonical(row for row in rows if (member.began or 0) <= row["_ts"] < end)
 
 
+def send_second(feed: Feed, rng: random.Random, number: int) -> None:
+    """Produce the readings of one second, A_SECOND of each stream or a few more."""
+    for at in range(1000 * number, 1000 * number + 1000):
+        for _ in range(A_SECOND // 1000 + at % 2):
+            mote, value, when = rng.randrange(A_SECOND), float(rng.randrange(A_SECOND)), BASE + at
+            name = f"{at}-{rng.randrange(10**9)}"
+            feed.send("temperature", [{"mote": mote, "room": name, "celsius": rng.random(), "at": when}])
+            feed.send("humidity", [{"mote": rng.randrange(A_SECOND), "room": name, "percent": value, "at": when}])
+            light = float(rng.randrange(A_SECOND))
+            feed.send("light", [{"mote": rng.randrange(A_SECOND), "lux": light, "at": when}])
+    feed.flush()
+
+
+@pytest.mark.deep
+def test_a_worker_commits_or_is_ill(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """The same, up to where the added query has begun: 0.1.0 committed nothing for minutes, and /healthz said ok."""
+    trial = GroupTrial.make(topics, tmp_path)
+    feed, rng = Feed(trial.case), random.Random(8)
+    trial.register({"q0": CHAIN.format(1000), "q1": CHAIN.format(900)})
+    worker = workers.start(trial.case, "--memory", "400KiB").wait_running()
+    for number in range(6):
+        send_second(feed, rng, number)
+    wait_for(lambda: worker.metric("input_tuples_total") > 3 * A_SECOND, lambda: worker.with_log("input is read"))
+    trial.register({"q2": CHAIN.format(800)}, from_now=True)
+    trial.drop("q1")
+    commits, moved = 0.0, time.monotonic()
+    while not trial.begun():
+        now = time.monotonic()
+        if (count := worker.metric("commits_total")) > commits:
+            commits, moved = count, now
+        silent_s = now - moved
+        assert silent_s < ILL_AFTER_S or worker.health()["status"] != "ok", worker.with_log(f"{silent_s:.0f} s")
+        time.sleep(1.0)
+    worker.process.kill()
+
+
 @pytest.mark.deep
 def test_a_small_budget_does_not_hold_a_group_up(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """A query is added and one is dropped while the backlog is large; the worker is told to end during the cleanup; and
@@ -252,28 +290,16 @@ def test_a_small_budget_does_not_hold_a_group_up(topics: Topics, tmp_path: Path,
     what it had produced."""
     trial = GroupTrial.make(topics, tmp_path)
     feed, rng = Feed(trial.case), random.Random(8)
-
-    def second(number: int) -> None:
-        for at in range(1000 * number, 1000 * number + 1000):
-            for _ in range(A_SECOND // 1000 + at % 2):
-                mote, value, when = rng.randrange(A_SECOND), float(rng.randrange(A_SECOND)), BASE + at
-                name = f"{at}-{rng.randrange(10**9)}"
-                feed.send("temperature", [{"mote": mote, "room": name, "celsius": rng.random(), "at": when}])
-                feed.send("humidity", [{"mote": rng.randrange(A_SECOND), "room": name, "percent": value, "at": when}])
-                light = float(rng.randrange(A_SECOND))
-                feed.send("light", [{"mote": rng.randrange(A_SECOND), "lux": light, "at": when}])
-        feed.flush()
-
     trial.register({"q0": CHAIN.format(1000), "q1": CHAIN.format(900)})
     memory = ("--memory", "400KiB")
     worker = workers.start(trial.case, *memory).wait_running()
-    second(0)
-    second(1)
+    send_second(feed, rng, 0)
+    send_second(feed, rng, 1)
     wait_for(lambda: worker.metric("spilled_tuples") > A_SECOND, lambda: worker.with_log("spills"))
     trial.register({"q2": CHAIN.format(800)}, from_now=True)
     trial.drop("q1")
     trial.wait_begun(worker)
-    second(2)
+    send_second(feed, rng, 2)
     feed.finish(CLOSING)
     began = time.monotonic()
     assert worker.stop() == 0
