@@ -94,7 +94,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("(batch.ts, [floor, clock", "(batch.ts, [0, clock"),
         ("clock if block.late else self._in_time[channel]])", "clock])"),
         ("self._in_time[channel] = max(self._in_time[channel], block.watermark)", "pass"),
-        ("self._in_time[channel] = max(self._in_time[channel], newest)", "pass"),
+        ("max(self._in_time[channel], newest)", "self._in_time[channel]"),
         ("if not block.channel < self.edge.channels:", "if False:"),
         ("found = self._histories[channel].last", "found = None"),
         ("if found is None or found.offset > last_epoch.offset else found", "if found is None else found"),
