@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from operators.data.tuples import FOREVER
 from schemas.columns import I64, Batch
 
 STEPS = 128
-"""The history of a stream has about so many entries per window."""
+"""The history of a stream has about so many entries per window, and never many more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,12 @@ class NumberedWindows:
 
     def __init__(self, columns: Mapping[str, Sequence[NumberColumn]]) -> None:
         self.columns = columns
-        every = [column for own in columns.values() for column in own]
-        self._largest = {column.counted: -1 for column in every}
-        self._sizes = dict.fromkeys(self._largest, 0)
-        for column in every:
-            self._sizes[column.counted] = max(self._sizes[column.counted], column.size or 0)
+        self._sizes: dict[str, int] = {}
+        for column in (column for own in columns.values() for column in own if column.size is not None):
+            self._sizes[column.counted] = max(self._sizes.get(column.counted, 0), column.size or 0)
+        # Nothing is purged by the other streams that are counted.
+        self._noted = {name: [own for own in given if own.counted in self._sizes] for name, given in columns.items()}
+        self._largest = dict.fromkeys(self._sizes, -1)
         self._history: deque[_Reached] = deque()
         # By counted stream, the ts and horizons of late tuples that the newest entry does not count yet.
         self._late: dict[str, list[tuple[I64, I64]]] = {name: [] for name in self._largest}
@@ -74,7 +76,7 @@ class NumberedWindows:
     def note(self, batches: Mapping[str, Batch], cut: int) -> None:
         """Note the horizons of tuples that have been processed, by stream; everything before `cut` has been."""
         for stream, batch in batches.items():
-            for column in self.columns.get(stream, ()) if len(batch) else ():
+            for column in self._noted.get(stream, ()) if len(batch) else ():
                 largest = int(batch.columns[column.name].values.max())
                 self._largest[column.counted] = max(self._largest[column.counted], largest)
         for counted in (name for name, late in self._late.items() if late):
@@ -88,7 +90,7 @@ class NumberedWindows:
         order = np.argsort(batch.ts, kind="stable")
         ts = batch.ts[order]
         before = np.searchsorted(ts, [entry.cut for entry in self._history]).tolist()
-        for column in self.columns.get(stream, ()) if len(batch) else ():
+        for column in self._noted.get(stream, ()) if len(batch) else ():
             horizons = batch.columns[column.name].values.astype(np.int64, copy=False)[order]
             largest = np.maximum.accumulate(horizons)
             for entry, n in zip(self._history, before, strict=True):
@@ -113,15 +115,39 @@ class NumberedWindows:
         return next((entry.largest for entry in reversed(self._history) if entry.cut <= at), None)
 
     def forget(self, needed_from: int) -> None:
-        """Drop the history that no call with `needed_from` or later needs."""
-        reached = self.reached(needed_from)
-        if reached is None:
+        """Drop the history that no call with `needed_from` or later needs, and some of a long one."""
+        if not self._history:
             return
+        reached = self.reached(needed_from) or self._history[0].largest
         bounds = {name: reached[name] - size for name, size in self._sizes.items()}
         while len(self._history) > 1 and (second := self._history[1]).cut <= needed_from:
             if any(second.largest[name] > bound for name, bound in bounds.items()):
-                return
+                break
             self._history.popleft()
+        if len(self._history) > 4 * STEPS * len(bounds):
+            self._thin(needed_from, bounds)
+
+    def _thin(self, needed_from: int, bounds: Mapping[str, int]) -> None:
+        """Divide the growth of each stream's horizons since its bound into STEPS steps at most, and keep the first and
+        the last entry of each step. With fewer entries, some tuples are known to be dead later, none sooner.
+
+        Args:
+            bounds: by counted stream, a number up to which its tuples are dead.
+        """
+        cuts = np.array([entry.cut for entry in self._history], np.int64)
+        kept = np.zeros(len(cuts), np.bool_)
+        kept[[0, max(int(np.searchsorted(cuts, needed_from, side="right")) - 1, 0), -1]] = True
+        for name, bound in bounds.items():
+            largest = np.array([entry.largest[name] for entry in self._history], np.int64)
+            width = 1
+            while (int(largest[-1]) - bound) // width >= STEPS:
+                width *= 2
+            # Steps do not move with the bound, so that what has been kept of each stays the first and the last.
+            steps = np.where(largest > bound, largest // width, bound // width - 1)
+            differ = steps[1:] != steps[:-1]
+            kept[:-1] |= differ
+            kept[1:] |= differ
+        self._history = deque(compress(self._history, kept))
 
     def horizon(self, stream: str, needed_from: int) -> int:
         """The smallest ts that a tuple of the stream may have, if it has not left a window before `needed_from`; 0 if
@@ -159,6 +185,6 @@ class NumberedWindows:
         for name, size in self._sizes.items():
             bound = self._largest[name] - max(size, least)
             cut = next((entry.cut for entry in reversed(self._history) if entry.largest[name] <= bound), None)
-            if size and cut is not None:
+            if cut is not None:
                 found = cut if found is None else max(found, cut)
         return found

@@ -69,6 +69,13 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("            store.leave(int(left[0]) if len(left) else store.hi)\n", ""),
     ),
     "state/numbered.py": (
+        ("            self._note_passed(counted, cut)\n", "            pass\n"),
+        ("before = np.searchsorted(ts, [", "before = 0 * np.searchsorted(ts, ["),
+        ("passed = ts < cut", "passed = ts <= cut"),
+        ("> 4 * STEPS * len(bounds)", "> 4 * STEPS * len(bounds) + 10**9"),
+        ("// width >= STEPS:", "// width >= STEPS // 8:"),
+        ("bound // width - 1)", "bound // width)"),
+        ("            kept[:-1] |= differ\n", ""),
         ("if entry.cut <= at), None)", "), None)"),
         ("if any(second.largest[name] > bound for", "if any(second.largest[name] > bound + 1 for"),
         ("if entry.largest[column.counted] <= dead)", "if entry.largest[column.counted] <= dead + 1)"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from operators.engine.engine import Engine
 from operators.engine.numbered import SWEEP_TUPLES
 from operators.feedback.blacklist import Blacklist
 from operators.plan.plan import parse_plan
+from operators.state import numbered
 from operators.state.match import LEFT
 from operators.state.numbered import NumberColumn, NumberedWindows
 from schemas.columns import Batch
@@ -89,3 +91,42 @@ def test_a_tuple_ahead_of_its_time_counts_from_then_on() -> None:
     windows.note({"a": tuples([1600], [101])}, 1700)
     windows.note({}, 1800)
     assert windows.horizon("a", 1800) == 901, "61 is dead by 101, and 62 is not"
+
+
+def test_the_history_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a join had a long and a short window, its history had an entry per slice of the long one. What is dead is
+    still known to a fraction of each window, and nothing that is alive is taken for dead."""
+    monkeypatch.setattr(numbered, "STEPS", 32)
+    rows, few, each = 500, 50, 7
+    columns = {"a": [NumberColumn("v", "s", rows)], "b": [NumberColumn("v", "t", few), NumberColumn("k", "u")]}
+    windows, needed_from, lengths = NumberedWindows(columns), 0, []
+    for step in range(2500):
+        at = 10 * step
+        batch = numbers(np.full(each, at), v=np.arange(each) + each * step, k=np.full(each, step))
+        windows.note({"a": tuples([at], [step]), "b": batch}, at + 10)
+        # Now and then something is needed for longer.
+        needed_from = max(needed_from, at + 10 if step % 800 < 400 else 0)
+        windows.forget(needed_from)
+        lengths.append(len(windows._history))
+        if step < 2 * rows:
+            continue
+        newest = needed_from // 10 - 1
+        for stream, size, per_slice in (("a", rows, 1), ("b", few, each)):
+            dead = per_slice * (newest + 1) - 1 - size
+            fraction = (size + per_slice * (step - newest)) // 8
+            horizon = windows.horizon(stream, needed_from)
+            assert 10 * ((dead - fraction) // per_slice) <= horizon <= 10 * ((dead + 1) // per_slice)
+        known = np.arange(newest - rows, step - rows + 1, 50)
+        expired = windows.expiry(columns["a"][0], known)
+        assert (10 * (known + rows) <= expired).all()
+        assert (expired <= 10 * (known + rows + rows // 8)).all()
+    assert max(lengths) <= 2 * 4 * 32
+
+
+def test_streams_that_are_counted_for_others_are_not_noted() -> None:
+    """Nothing is purged here by the numbers of s."""
+    windows = NumberedWindows({"b": [NumberColumn("v", "s"), NumberColumn("k", "t", 1000)]})
+    for at in range(100):
+        windows.note({"b": tuples([at], [at])}, at + 1)
+        windows.forget(at + 1)
+    assert len(windows._history) == 2
