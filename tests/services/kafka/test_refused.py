@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -116,15 +117,30 @@ def test_a_running_worker_that_is_refused_ends(sasl: Broker, caplog: pytest.LogC
 
 @pytest.mark.parametrize("how", WORDS)
 def test_a_worker_ends_with_one_line(sasl: Broker, how: str, tmp_path: Path) -> None:
-    (tmp_path / "q.sql").write_text(QUERY)
+    check_last_words(sasl, how, tmp_path, "--patience", "1s")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("how", WORDS)
+def test_a_worker_ends_after_a_minute(sasl: Broker, how: str, tmp_path: Path) -> None:
+    """0.1.0 went on for ever."""
+    began = time.monotonic()
+    check_last_words(sasl, how, tmp_path)
+    assert time.monotonic() - began > 55
+
+
+def check_last_words(sasl: Broker, how: str, folder: Path, *options: str) -> None:
+    """Start a worker that Kafka refuses; it warns once, and ends with one line that has the reason."""
+    (folder / "q.sql").write_text(QUERY)
     refused = clients(sasl, how)
+    inherited = {name: value for name, value in os.environ.items() if name in ("PYTHONPATH", "PYTHONSAFEPATH")}
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "services.cli", "worker", str(tmp_path / "q.sql")),
+            *(sys.executable, "-m", "services.cli", "worker", str(folder / "q.sql")),
             *("--bootstrap", refused.bootstrap, "--security-protocol", refused.protocol),
-            *("--sasl-username", "me", "--state-dir", "none", "--patience", "1s"),
+            *("--sasl-username", "me", "--state-dir", "none", *options),
         ],
-        env={"WEIR_KAFKA_SASL_PASSWORD": WRONG, "PATH": ""},
+        env={"WEIR_KAFKA_SASL_PASSWORD": WRONG, "PATH": "", **inherited},
         capture_output=True,
         text=True,
         timeout=120,
