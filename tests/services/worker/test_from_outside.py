@@ -5,8 +5,10 @@ The worker that these tests judge may be another release's (`WEIR_RELEASE`, see 
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from services.broker.broker import free_port
-from tests.broker_fixture import Topics
+from tests.broker_fixture import RestartableBroker, Topics
 from tests.services.worker.test_worker_faults import BASE, PLAIN, pairs
 from tests.worker_harness import Case, Feed, Reader, Workers, wait_for
 
@@ -82,6 +84,25 @@ def set_policy(case: Case, policy: str) -> None:
     topic = ConfigResource(ResourceType.TOPIC, case.sink, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": case.bootstrap})
     admin.incremental_alter_configs([topic])[topic].result(30)
+
+
+@pytest.mark.deep
+def test_a_broker_that_stands_still_is_reported_in_one_voice(
+    restartable_broker: RestartableBroker, tmp_path: Path, workers: Workers
+) -> None:
+    """The errors of the libraries reached the log as they were, in bursts."""
+    broker = restartable_broker.start()
+    case = Case.make(restartable_broker.topics, tmp_path, PLAIN)
+    worker = workers.start(case).wait_running()
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: "no connection to Kafka" in worker.text(), worker.with_log("it is noticed"), 2 * SILENCE_S)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    worker.process.kill()
+    voices = set(re.findall(r"^\S+ +\w+ +([\w.]+): ", worker.text(), re.MULTILINE))
+    assert voices
+    assert all(voice.startswith("weir.") for voice in voices), voices
 
 
 @pytest.mark.deep
