@@ -213,22 +213,43 @@ class Task:
             if given.edge is not None:
                 self.channels[lane].forget(horizon)
 
-    def die(self, *, keeps: bool = False) -> None:
+    def die(self, *, keeps: bool = False, piece: int = 1_000_000) -> None:
         """Restart from the last commit: read again what windows need, and discard the results of that.
 
         Args:
             keeps: whether the task keeps its disk, with its last snapshot.
+            piece: how many records of each partition it reads before it processes them.
         """
         if not keeps:
             self.blocks, self.saved, self.saved_cut = [], {}, 0
         self.open()
         self.again = True
-        for given, p, lane in self._each():
-            self.read(given, p, self.committed[lane])
+        while self._set_idle():
+            for given, p, lane in self._each():
+                self.read(given, p, min(self.at[lane] + piece, self.committed[lane]))
+            cut = min(self.engine.watermark(), self.cut)
+            if self.budget is not None:
+                read = {given.stream.name: self.at[lane] for given, _, lane in self._each()}
+                cut = min(cut, self.engine.replay_limit(read))
+            if cut > self.engine.cut and self._set_idle():
+                self.engine.advance(cut)
+        for given, p, _ in self._each():
+            for channel in range(self._channels(given)):
+                self.engine.set_idle(given.stream.name, p if given.edge is None else channel, False)
         if self.cut > self.engine.cut:
             self.engine.advance(self.cut)
         self.again = False
         self.recall()
+
+    def _set_idle(self) -> bool:
+        """Let partitions that have been read again no longer hold the watermark back; whether there are others."""
+        others = False
+        for given, p, lane in self._each():
+            over = self.at[lane] >= self.committed[lane]
+            others |= not over
+            for channel in range(self._channels(given)):
+                self.engine.set_idle(given.stream.name, p if given.edge is None else channel, over)
+        return others
 
     def recall(self) -> None:
         """Read the task's own notices again."""
@@ -319,7 +340,7 @@ class Task:
             if self.finish is not None:
                 self.late += to_rows(self.finish(batch))
             for route in self.routes:
-                for partition, raw, _ in route.blocks(batch, self.cut, complete=self.announced, late=True):
+                for partition, raw, _ in route.blocks(batch, self.engine.cut, complete=self.announced, late=True):
                     self.append(route.edge.topic, partition, raw)
         return bool(found) or self.engine.complete > self.announced
 
@@ -392,11 +413,21 @@ class Chain:
             for number in range(operator.tasks)
         ]
 
-    def turn(self, task: Task, records: int, *, commits: bool = True) -> None:
-        """Let a task read some records of each partition, and advance; see `Task.epoch`."""
+    def read(self, task: Task, records: int) -> None:
+        """Let a task read some records of each partition."""
         for given, p in task.lanes:
             lane = task._lane(given, p)
             task.read(given, p, min(task.at[lane] + records, len(self.topics.log(lane))))
+
+    def stand(self, task: Task, records: int) -> None:
+        """Let a task read some records and commit, but not advance, as where the watermark stands still."""
+        self.read(task, records)
+        task.send_late()
+        task.commit()
+
+    def turn(self, task: Task, records: int, *, commits: bool = True) -> None:
+        """Let a task read some records of each partition, and advance; see `Task.epoch`."""
+        self.read(task, records)
         if task.over:
             return
         task.close_sources()

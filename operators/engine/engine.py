@@ -567,6 +567,17 @@ class Engine(IntakeMethods):
             raise InvariantError(f"everything before {self.cut} has been processed without them")
         self._spills.start_replay(events, until)
 
+    def replay_limit(self, read: Mapping[str, int]) -> int:
+        """Return the event time up to which `advance` may go while more is read again.
+
+        Args:
+            read: by stream, the offset up to which records of its late tuples, if any, have been read again.
+        """
+        if self._spills is None:
+            return END
+        sides = enumerate(self.query.source(alias).stream.name for alias in self._aliases)
+        return self._spills.pending_replay.limit({side: read[name] for side, name in sides if name in read})
+
     def spills_needed_from(self) -> int:
         """Return the event time up to which events need not be repeated, since the tuples concerned have expired.
 
@@ -575,7 +586,8 @@ class Engine(IntakeMethods):
         if self.query.tables():
             return -1
         # State spilled at the horizon itself still has pending results with the tuples that arrived then.
-        return min(self.horizon(stream) for stream in self._streams) - 1
+        expired = min(self.horizon(stream) for stream in self._streams) - 1
+        return expired if self._spills is None else self._spills.needed_from(expired)
 
     def _rebuild_spilled(self, at: int) -> None:
         """Before a change of plans, produce all pending results, and rebuild spilled states by the new plan.

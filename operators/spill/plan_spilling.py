@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -80,8 +81,12 @@ class PlanSpilling:
         self.pending_replay = SpillReplay()
         self.active: StateSpiller | None = None
         self._input_complete = END
-        # Read again by a task that recovers, by side and offset; they enter when their events are replayed.
+        # Read again by a task that recovers, by side and offset; they enter when their events are replayed. And the
+        # least ts of each, in a heap.
         self._late_read_again: dict[tuple[int, int], Batch] = {}
+        self._least_read_again: list[tuple[int, tuple[int, int]]] = []
+        # Of late tuples that have entered: the event time of their event, and the largest ts.
+        self._late: list[tuple[int, int]] = []
 
     @property
     def has_backlog(self) -> bool:
@@ -114,34 +119,71 @@ class PlanSpilling:
             again: an earlier incarnation has taken the record.
         """
         if again:
-            self._late_read_again[side, offset] = tuples
+            if self.pending_replay.has_late(side, offset):
+                self._late_read_again[side, offset] = tuples
+                heappush(self._least_read_again, (int(tuples.ts.min()), (side, offset)))
+                self._limit_purges()
+                self._replay_beginning(cut)
             return
         if self.active is None:
             raise InvariantError("late tuples of other tasks for a plan without states")
-        self.active.enter_late(side, tuples)
+        self._enter_late(side, tuples, cut)
         self._record_event(SpillEvent(cut, "late", ((side, (offset,)),)))
+
+    def _enter_late(self, side: int, tuples: Batch, at: int) -> None:
+        assert self.active is not None
+        self._late.append((at, int(tuples.ts.max())))
+        self.active.enter_late(side, tuples)
+
+    def needed_from(self, expired: int) -> int:
+        """Return the event time up to which events need not be repeated, if tuples up to `expired` have expired. Late
+        tuples may be newer than their event: this task has processed less than the one that they come from."""
+        self._late = [(at, newest) for at, newest in self._late if newest > expired]
+        return min([expired, *(at - 1 for at, _ in self._late)])
 
     def set_input_complete(self, ts: int) -> None:
         """See `StateSpiller.set_input_complete`."""
         self._input_complete = ts
+        self._limit_purges()
+
+    def _limit_purges(self) -> None:
+        """Tell the spiller up to when no late tuples can enter any more: neither new ones, nor those that were read
+        again. A replay reads far ahead of what it processes."""
         if self.active is not None:
-            self.active.set_input_complete(ts)
+            self.active.set_input_complete(self._late_from())
+
+    def _late_from(self) -> int:
+        least = self._least_read_again
+        while least and least[0][1] not in self._late_read_again:
+            heappop(least)
+        return min(self._input_complete, least[0][0]) if least else self._input_complete
 
     def _replay_late(self, cut: int) -> None:
-        assert self.active is not None
         while self.pending_replay.due("late", cut):
-            for side, offsets in self.pending_replay.take().groups:
-                for offset in offsets:
-                    if (tuples := self._late_read_again.pop((side, offset), None)) is not None:
-                        self.active.enter_late(side, tuples)
+            self._replay_arrival(self.pending_replay.take())
+
+    def _replay_arrival(self, event: SpillEvent) -> None:
+        for side, offsets in event.groups:
+            for offset in offsets:
+                if (tuples := self._late_read_again.pop((side, offset), None)) is not None:
+                    self._enter_late(side, tuples, event.at)
+        self._limit_purges()
+
+    def _replay_beginning(self, cut: int) -> None:
+        """Replay what happened before anything was processed as soon as it can be: no slice ends then."""
+        with self._replay_at(cut):
+            while self.pending_replay.is_ready(cut, self._late_read_again.keys()):
+                event = self.pending_replay.take()
+                if event.kind == "late":
+                    self._replay_arrival(event)
+                else:
+                    self._replay_cleanup(event)
 
     def purge(self, cut: int) -> None:
         """See `StateSpiller.purge`."""
         if self.active is None:
             return
         self._replay_late(cut)
-        if not self.pending_replay.covers(cut):
-            self._late_read_again.clear()
         began, before = self._clock(), self._counters.cleanups
         with self._replay_at(cut) as replayed:
             if replayed:
@@ -177,13 +219,15 @@ class PlanSpilling:
             self._replaying = False
 
     def _replay_cleanups(self, cut: int) -> None:
-        assert self.active is not None
         self._replay_late(cut)
         while self.pending_replay.due("clean", cut):
-            event = self.pending_replay.take()
-            self.active.clean_groups(dict(event.groups), event.at)
-            self.active.take()
+            self._replay_cleanup(self.pending_replay.take())
             self._replay_late(cut)
+
+    def _replay_cleanup(self, event: SpillEvent) -> None:
+        assert self.active is not None
+        self.active.clean_groups(dict(event.groups), event.at)
+        self.active.take()
 
     def _record_event(self, event: SpillEvent) -> None:
         if not self._replaying:
@@ -217,7 +261,7 @@ class PlanSpilling:
                 consume=self._consume,
                 productivity=self._productivity,
             )
-            self.active.set_input_complete(self._input_complete)
+            self._limit_purges()
 
     def close(self) -> None:
         """See `StateSpiller.close`."""
@@ -226,7 +270,7 @@ class PlanSpilling:
 
     def hold(self, cut: int) -> int:
         """See `StateSpiller.hold`."""
-        return min(cut, self._input_complete) if self.active is None else self.active.hold(cut)
+        return min(cut, self._late_from()) if self.active is None else self.active.hold(cut)
 
     def needs_spill(self, cut: int) -> bool:
         """Whether groups have to leave memory, and can: none leaves while a plan's states are being completed."""

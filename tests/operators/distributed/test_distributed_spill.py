@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from tests.cases import Case, aggregated
 from tests.chains import Chain, merged
 from tests.feeding import canonical, tables_of, to_batch
 from tests.operators.distributed.test_distributed import joins
+from tests.operators.spill.small_parts import small_parts
 from tests.profiles import PROPERTY
 
 
@@ -27,11 +30,13 @@ def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
     """Let tasks take turns, clean up and die at random, then finish."""
     for _ in range(data.draw(st.integers(0, 30))):
         task = data.draw(st.sampled_from(chain.tasks))
-        what = data.draw(st.integers(0, 4))
+        what = data.draw(st.integers(0, 5))
         if deaths and what == 0:
-            task.die()
+            task.die(piece=data.draw(st.integers(1, 30)))
         elif what == 1 and not task.operator.is_intake:
             task.engine.clean(data.draw(st.integers(1, 3)))
+        elif what == 2:
+            chain.stand(task, data.draw(st.integers(1, 4)))
         else:
             chain.turn(task, data.draw(st.integers(1, 4)))
     chain.finish()
@@ -58,6 +63,44 @@ def test_each_result_comes_once(
         spilled = task.engine.statistics().spill
         assert spilled is None or spilled.owed == 0
         assert task.engine.complete == task.engine.cut
+
+
+STEPS = st.tuples(
+    st.integers(1, 6), st.integers(0, 3), st.integers(1, 6), st.sampled_from(["turn", "turn", "clean", "stand", "die"])
+)
+
+
+@PROPERTY
+@given(st.booleans(), st.data())
+def test_late_tuples_meet_all_partners_after_a_death(small: bool, data: st.DataObject) -> None:
+    """zz"""
+    text = (
+        "CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at');"
+        "CREATE STREAM b (k BIGINT, at TIMESTAMP) WITH (topic = 'tb', timestamp = 'at');"
+        "CREATE STREAM c (k BIGINT, at TIMESTAMP) WITH (topic = 'tc', timestamp = 'at');"
+        "INSERT INTO 'out' SELECT A.at AS x, B.at AS y, C.at AS z FROM a A [RANGE 60 MILLISECONDS], "
+        "b B [RANGE 60 MILLISECONDS], c C [RANGE 20 MILLISECONDS] WHERE A.k = B.k AND B.k = C.k"
+    )
+    (query,) = parse_program(text).queries
+    rows = {name: [[{"k": at // 5 % 2, "at": at} for at in range(0, 300, 5)]] for name in "abc"}
+    budget = MemoryBudget(1, "bottom-up", 2, 2)
+    with small_parts() if small else nullcontext():
+        chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, budget=budget)
+        top, join = chain.tasks
+        for first, number, size, what in data.draw(st.lists(STEPS, max_size=20)):
+            for _ in range(number):
+                chain.turn(join, first)
+            if what == "turn":
+                chain.turn(top, size)
+            elif what == "clean":
+                top.engine.clean(1)
+            else:
+                chain.stand(top, size)
+            if what == "die":
+                top.die(piece=size)
+        chain.finish()
+    got = canonical([*merged(chain.results()), *chain.late()])
+    assert got == canonical(oracle.results(query, rows))
 
 
 def test_spilled_tuples_that_are_counted_leave_their_windows() -> None:
