@@ -213,22 +213,44 @@ class Task:
             if given.edge is not None:
                 self.channels[lane].forget(horizon)
 
-    def die(self, *, keeps: bool = False) -> None:
+    def die(self, *, keeps: bool = False, piece: int = 1_000_000) -> None:
         """Restart from the last commit: read again what windows need, and discard the results of that.
 
         Args:
             keeps: whether the task keeps its disk, with its last snapshot.
+            piece: how many records of each partition it reads before it processes them.
         """
         if not keeps:
             self.blocks, self.saved, self.saved_cut = [], {}, 0
         self.open()
         self.again = True
-        for given, p, lane in self._each():
-            self.read(given, p, self.committed[lane])
+        while self._reads_again():
+            for given, p, lane in self._each():
+                self.read(given, p, min(self.at[lane] + piece, self.committed[lane]))
+            if self._reads_again():
+                cut = min(self.engine.watermark(), self.cut)
+                if self.budget is not None:
+                    read = {given.stream.name: self.at[lane] for given, _, lane in self._each()}
+                    cut = min(cut, self.engine.replay_limit(read))
+                if cut > self.engine.cut:
+                    self.engine.advance(cut)
+        for given, p, _ in self._each():
+            self._set_idle(given, p, False)
         if self.cut > self.engine.cut:
             self.engine.advance(self.cut)
         self.again = False
         self.recall()
+
+    def _reads_again(self) -> bool:
+        """Whether a partition has not been read again as far as was committed. The others do not hold the watermark
+        back."""
+        for given, p, lane in self._each():
+            self._set_idle(given, p, self.at[lane] >= self.committed[lane])
+        return any(self.at[lane] < self.committed[lane] for lane in self.at)
+
+    def _set_idle(self, given: OperatorInput, p: int, idle: bool) -> None:
+        for partition in [p] if given.edge is None else range(given.edge.channels):
+            self.engine.set_idle(given.stream.name, partition, idle)
 
     def recall(self) -> None:
         """Read the task's own notices again."""
@@ -392,11 +414,21 @@ class Chain:
             for number in range(operator.tasks)
         ]
 
-    def turn(self, task: Task, records: int, *, commits: bool = True) -> None:
-        """Let a task read some records of each partition, and advance; see `Task.epoch`."""
+    def read(self, task: Task, records: int) -> None:
+        """Let a task read some records of each partition."""
         for given, p in task.lanes:
             lane = task._lane(given, p)
             task.read(given, p, min(task.at[lane] + records, len(self.topics.log(lane))))
+
+    def stand(self, task: Task, records: int) -> None:
+        """Let a task read some records and commit, but not advance, as where the watermark stands still."""
+        self.read(task, records)
+        task.send_late()
+        task.commit()
+
+    def turn(self, task: Task, records: int, *, commits: bool = True) -> None:
+        """Let a task read some records of each partition, and advance; see `Task.epoch`."""
+        self.read(task, records)
         if task.over:
             return
         task.close_sources()

@@ -567,6 +567,17 @@ class Engine(IntakeMethods):
             raise InvariantError(f"everything before {self.cut} has been processed without them")
         self._spills.start_replay(events, until)
 
+    def replay_limit(self, read: Mapping[str, int]) -> int:
+        """Return the event time up to which `advance` may go in a replay before more is read.
+
+        Args:
+            read: by stream, the offset up to which the other task's results have been read again.
+        """
+        if self._spills is None:
+            return END
+        sides = enumerate(self.query.source(alias).stream.name for alias in self._aliases)
+        return self._spills.pending_replay.limit({side: read[name] for side, name in sides if name in read})
+
     def spills_needed_from(self) -> int:
         """Return the event time up to which events need not be repeated, since the tuples concerned have expired.
 

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from operators.data.watermark import END
 from operators.spill.spilled_part import FAR_PAST
 from schemas.messages.spills import SpillEvent
 
@@ -41,6 +42,18 @@ class SpillReplay:
     def due(self, kind: Literal["leave", "clean", "late"], cut: int) -> bool:
         """Whether the next event is of this kind, and at this cut or before."""
         return bool(self._events) and self._events[0].kind == kind and self._events[0].at <= cut
+
+    def limit(self, read: Mapping[int, int]) -> int:
+        """Return the event time up to which may be processed before more is read: not to when late tuples arrived that
+        have not been read again.
+
+        Args:
+            read: by side, the offset up to which its records have been read again; all, where absent.
+        """
+        for event in self._events:
+            if event.kind == "late" and any(max(offsets) >= read.get(side, END) for side, offsets in event.groups):
+                return event.at - 1
+        return END
 
     def take(self) -> SpillEvent:
         """Remove and return the next event."""

@@ -103,6 +103,10 @@ class SpillingEngine(Protocol):
         """Replay spill events up to an event time, and decide no others before it."""
         ...
 
+    def replay_limit(self, read: Mapping[str, int]) -> int:
+        """Event time up to which a replay may advance when streams have been read again up to these offsets."""
+        ...
+
     def spills_needed_from(self) -> int:
         """Event time up to which spill events need no replay."""
         ...

@@ -25,7 +25,7 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from operators.data.watermark import END
@@ -150,6 +150,10 @@ class TaskSpill:
     def waiting_tuples(self) -> int:
         """About how many source tuples may wait for the watermark."""
         return max(LEAST_WAITING, waiting_tuples(self._budget))
+
+    def replay_limit(self, read: Mapping[str, int]) -> int:
+        """See `SpillingEngine.replay_limit`."""
+        return self._engine.replay_limit(read)
 
     @property
     def span(self) -> tuple[int, int]:

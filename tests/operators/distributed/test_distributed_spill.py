@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
-from hypothesis import given
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from operators.plan.plan import parse_plan
@@ -15,6 +17,7 @@ from tests.cases import Case, aggregated
 from tests.chains import Chain, merged
 from tests.feeding import canonical, tables_of, to_batch
 from tests.operators.distributed.test_distributed import joins
+from tests.operators.spill.small_parts import small_parts
 from tests.profiles import PROPERTY
 
 
@@ -58,6 +61,47 @@ def test_each_result_comes_once(
         spilled = task.engine.statistics().spill
         assert spilled is None or spilled.owed == 0
         assert task.engine.complete == task.engine.cut
+
+
+Step = tuple[int, int, int, str]
+STEP: st.SearchStrategy[Step] = st.tuples(
+    st.integers(1, 6), st.integers(0, 3), st.integers(1, 6), st.sampled_from(["turn", "turn", "clean", "stand", "die"])
+)
+"""How many records the lower join reads in a turn, and how many turns it takes; how many the upper one reads, and what
+that does."""
+
+
+@settings(PROPERTY, phases=[Phase.explicit])
+@given(st.lists(STEP, max_size=20), st.booleans())
+# It processed more than it had processed when late tuples arrived, before it had read them again.
+@example([(6, 3, 4, "turn"), (4, 0, 3, "die")], False)
+def test_late_tuples_meet_their_partners_after_a_death(steps: list[Step], small: bool) -> None:
+    """The upper join dies, and reads again in pieces. It had committed with late tuples that waited for their partners:
+    each meets all of them, those that came before its death and those that come after, once."""
+    streams = "".join(
+        f"CREATE STREAM {name} (k BIGINT, at TIMESTAMP) WITH (topic = 't{name}', timestamp = 'at');" for name in "abc"
+    )
+    (query,) = parse_program(
+        f"{streams} INSERT INTO 'out' SELECT A.at AS x, B.at AS y, C.at AS z FROM a A [RANGE 60 MILLISECONDS], "
+        "b B [RANGE 60 MILLISECONDS], c C [RANGE 20 MILLISECONDS] WHERE A.k = B.k AND B.k = C.k"
+    ).queries
+    rows = {name: [[{"k": at // 5 % 2, "at": at} for at in range(0, 300, 5)]] for name in "abc"}
+    with small_parts() if small else nullcontext():
+        chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, budget=MemoryBudget(1, "bottom-up", 2, 2))
+        upper, lower = chain.tasks
+        for first, turns, size, what in steps:
+            for _ in range(turns):
+                chain.turn(lower, first)
+            if what == "turn":
+                chain.turn(upper, size)
+            elif what == "clean":
+                upper.engine.clean(1)
+            else:
+                chain.stand(upper, size)
+            if what == "die":
+                upper.die(piece=size)
+        chain.finish()
+    assert canonical([*merged(chain.results()), *chain.late()]) == canonical(oracle.results(query, rows))
 
 
 def test_spilled_tuples_that_are_counted_leave_their_windows() -> None:
