@@ -115,6 +115,7 @@ class PlanSpilling:
         """
         if again:
             self._late_read_again[side, offset] = tuples
+            self._replay_beginning(cut)
             return
         if self.active is None:
             raise InvariantError("late tuples of other tasks for a plan without states")
@@ -128,12 +129,25 @@ class PlanSpilling:
             self.active.set_input_complete(ts)
 
     def _replay_late(self, cut: int) -> None:
-        assert self.active is not None
         while self.pending_replay.due("late", cut):
-            for side, offsets in self.pending_replay.take().groups:
-                for offset in offsets:
-                    if (tuples := self._late_read_again.pop((side, offset), None)) is not None:
-                        self.active.enter_late(side, tuples)
+            self._replay_arrival(self.pending_replay.take())
+
+    def _replay_arrival(self, event: SpillEvent) -> None:
+        assert self.active is not None
+        for side, offsets in event.groups:
+            for offset in offsets:
+                if (tuples := self._late_read_again.pop((side, offset), None)) is not None:
+                    self.active.enter_late(side, tuples)
+
+    def _replay_beginning(self, cut: int) -> None:
+        """Replay what happened before anything was processed as soon as it can be: no slice ends then."""
+        with self._replay_at(cut):
+            while self.pending_replay.is_ready(cut, self._late_read_again.keys()):
+                event = self.pending_replay.take()
+                if event.kind == "late":
+                    self._replay_arrival(event)
+                else:
+                    self._replay_cleanup(event)
 
     def purge(self, cut: int) -> None:
         """See `StateSpiller.purge`."""
@@ -177,13 +191,15 @@ class PlanSpilling:
             self._replaying = False
 
     def _replay_cleanups(self, cut: int) -> None:
-        assert self.active is not None
         self._replay_late(cut)
         while self.pending_replay.due("clean", cut):
-            event = self.pending_replay.take()
-            self.active.clean_groups(dict(event.groups), event.at)
-            self.active.take()
+            self._replay_cleanup(self.pending_replay.take())
             self._replay_late(cut)
+
+    def _replay_cleanup(self, event: SpillEvent) -> None:
+        assert self.active is not None
+        self.active.clean_groups(dict(event.groups), event.at)
+        self.active.take()
 
     def _record_event(self, event: SpillEvent) -> None:
         if not self._replaying:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
 from operators.data.watermark import END
@@ -54,6 +54,17 @@ class SpillReplay:
             if event.kind == "late" and any(max(offsets) >= read.get(side, END) for side, offsets in event.groups):
                 return event.at - 1
         return END
+
+    def is_ready(self, cut: int, read: Set[tuple[int, int]]) -> bool:
+        """Whether the next event is a cleanup, or an arrival of late tuples that have been read again, at this cut or
+        before.
+
+        Args:
+            read: the sides and offsets of records that have been read again.
+        """
+        if self.due("late", cut):
+            return all((side, offset) in read for side, offsets in self._events[0].groups for offset in offsets)
+        return self.due("clean", cut)
 
     def take(self) -> SpillEvent:
         """Remove and return the next event."""

@@ -10,9 +10,9 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/plan_spilling.py": (
         ("self.pending_replay = SpillReplay(events, until)", "self.pending_replay = SpillReplay((), until)"),
         ("self.active.delivered_before(self.pending_replay.delivered)", "pass"),
-        ("            self.active.clean_groups(dict(event.groups), event.at)\n", ""),
+        ("        self.active.clean_groups(dict(event.groups), event.at)\n", ""),
         (
-            "self.active.clean_groups(dict(event.groups), event.at)\n            self.active.take()",
+            "self.active.clean_groups(dict(event.groups), event.at)\n        self.active.take()",
             "self.active.clean_groups(dict(event.groups), event.at)",
         ),
         ("            if replayed:\n                self._replay_cleanups(cut)\n", ""),

@@ -75,6 +75,11 @@ that does."""
 @given(st.lists(STEP, max_size=20), st.booleans())
 # It processed more than it had processed when late tuples arrived, before it had read them again.
 @example([(6, 3, 4, "turn"), (4, 0, 3, "die")], False)
+# What had arrived and was cleaned up before it had processed anything was replayed later, or not at all.
+@example(
+    [(5, 3, 1, "stand"), (4, 1, 1, "clean"), (2, 0, 6, "stand"), (6, 0, 3, "clean"), (6, 0, 6, "die")],
+    False,
+)
 def test_late_tuples_meet_their_partners_after_a_death(steps: list[Step], small: bool) -> None:
     """The upper join dies, and reads again in pieces. It had committed with late tuples that waited for their partners:
     each meets all of them, those that came before its death and those that come after, once."""
