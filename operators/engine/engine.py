@@ -586,7 +586,8 @@ class Engine(IntakeMethods):
         if self.query.tables():
             return -1
         # State spilled at the horizon itself still has pending results with the tuples that arrived then.
-        return min(self.horizon(stream) for stream in self._streams) - 1
+        expired = min(self.horizon(stream) for stream in self._streams) - 1
+        return expired if self._spills is None else self._spills.needed_from(expired)
 
     def _rebuild_spilled(self, at: int) -> None:
         """Before a change of plans, produce all pending results, and rebuild spilled states by the new plan.

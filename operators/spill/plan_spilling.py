@@ -82,6 +82,8 @@ class PlanSpilling:
         self._input_complete = END
         # Read again by a task that recovers, by side and offset; they enter when their events are replayed.
         self._late_read_again: dict[tuple[int, int], Batch] = {}
+        # Of late tuples that have entered: the event time of their event, and the largest ts.
+        self._late: list[tuple[int, int]] = []
 
     @property
     def has_backlog(self) -> bool:
@@ -119,8 +121,19 @@ class PlanSpilling:
             return
         if self.active is None:
             raise InvariantError("late tuples of other tasks for a plan without states")
-        self.active.enter_late(side, tuples)
+        self._enter_late(side, tuples, cut)
         self._record_event(SpillEvent(cut, "late", ((side, (offset,)),)))
+
+    def _enter_late(self, side: int, tuples: Batch, at: int) -> None:
+        assert self.active is not None
+        self._late.append((at, int(tuples.ts.max())))
+        self.active.enter_late(side, tuples)
+
+    def needed_from(self, expired: int) -> int:
+        """Return the event time up to which events need not be repeated, if tuples up to `expired` have expired. Late
+        tuples may be newer than their event: the task that they come from has processed more than this one."""
+        self._late = [(at, newest) for at, newest in self._late if newest > expired]
+        return min([expired, *(at - 1 for at, _ in self._late)])
 
     def set_input_complete(self, ts: int) -> None:
         """See `StateSpiller.set_input_complete`."""
@@ -133,11 +146,10 @@ class PlanSpilling:
             self._replay_arrival(self.pending_replay.take())
 
     def _replay_arrival(self, event: SpillEvent) -> None:
-        assert self.active is not None
         for side, offsets in event.groups:
             for offset in offsets:
                 if (tuples := self._late_read_again.pop((side, offset), None)) is not None:
-                    self.active.enter_late(side, tuples)
+                    self._enter_late(side, tuples, event.at)
 
     def _replay_beginning(self, cut: int) -> None:
         """Replay what happened before anything was processed as soon as it can be: no slice ends then."""

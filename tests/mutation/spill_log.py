@@ -23,7 +23,7 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
     "engine/engine.py": (
         ("begin_at(living[name][0] if name in living else before.stores[name].hi)", "begin_at(before.stores[name].hi)"),
         ("            if self.durable:\n                self._durability.retain(self._sources)\n", ""),
-        ("return min(self.horizon(stream) for stream in self._streams) - 1", "return self.cut"),
+        ("expired = min(self.horizon(stream) for stream in self._streams) - 1", "expired = self.cut"),
         ("for stream in self._streams) - 1", "for stream in self._streams)"),
         ("        if self.query.tables():\n", "        if False:\n"),
     ),

@@ -80,6 +80,11 @@ that does."""
     [(5, 3, 1, "stand"), (4, 1, 1, "clean"), (2, 0, 6, "stand"), (6, 0, 3, "clean"), (6, 0, 6, "die")],
     False,
 )
+# The log forgot late tuples that were newer than their event.
+@example(
+    [(5, 3, 5, "stand"), (6, 3, 4, "turn"), (6, 0, 2, "die"), (4, 2, 4, "turn"), (4, 0, 3, "die")],
+    False,
+)
 def test_late_tuples_meet_their_partners_after_a_death(steps: list[Step], small: bool) -> None:
     """The upper join dies, and reads again in pieces. It had committed with late tuples that waited for their partners:
     each meets all of them, those that came before its death and those that come after, once."""
