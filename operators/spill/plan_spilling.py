@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -80,8 +81,10 @@ class PlanSpilling:
         self.pending_replay = SpillReplay()
         self.active: StateSpiller | None = None
         self._input_complete = END
-        # Read again by a task that recovers, by side and offset; they enter when their events are replayed.
+        # Read again by a task that recovers, by side and offset; they enter when their events are replayed. And the
+        # least ts of each, in a heap.
         self._late_read_again: dict[tuple[int, int], Batch] = {}
+        self._least_read_again: list[tuple[int, tuple[int, int]]] = []
         # Of late tuples that have entered: the event time of their event, and the largest ts.
         self._late: list[tuple[int, int]] = []
 
@@ -116,8 +119,11 @@ class PlanSpilling:
             again: an earlier incarnation has taken the record.
         """
         if again:
-            self._late_read_again[side, offset] = tuples
-            self._replay_beginning(cut)
+            if self.pending_replay.has_late(side, offset):
+                self._late_read_again[side, offset] = tuples
+                heappush(self._least_read_again, (int(tuples.ts.min()), (side, offset)))
+                self._limit_purges()
+                self._replay_beginning(cut)
             return
         if self.active is None:
             raise InvariantError("late tuples of other tasks for a plan without states")
@@ -138,8 +144,19 @@ class PlanSpilling:
     def set_input_complete(self, ts: int) -> None:
         """See `StateSpiller.set_input_complete`."""
         self._input_complete = ts
+        self._limit_purges()
+
+    def _limit_purges(self) -> None:
+        """Tell the spiller from when on late tuples may still enter: new ones, and those that have been read again. A
+        replay reads far ahead of what it processes."""
         if self.active is not None:
-            self.active.set_input_complete(ts)
+            self.active.set_input_complete(self._late_from())
+
+    def _late_from(self) -> int:
+        least = self._least_read_again
+        while least and least[0][1] not in self._late_read_again:
+            heappop(least)
+        return min(self._input_complete, least[0][0]) if least else self._input_complete
 
     def _replay_late(self, cut: int) -> None:
         while self.pending_replay.due("late", cut):
@@ -150,6 +167,7 @@ class PlanSpilling:
             for offset in offsets:
                 if (tuples := self._late_read_again.pop((side, offset), None)) is not None:
                     self._enter_late(side, tuples, event.at)
+        self._limit_purges()
 
     def _replay_beginning(self, cut: int) -> None:
         """Replay what happened before anything was processed as soon as it can be: no slice ends then."""
@@ -166,8 +184,6 @@ class PlanSpilling:
         if self.active is None:
             return
         self._replay_late(cut)
-        if not self.pending_replay.covers(cut):
-            self._late_read_again.clear()
         began, before = self._clock(), self._counters.cleanups
         with self._replay_at(cut) as replayed:
             if replayed:
@@ -245,7 +261,7 @@ class PlanSpilling:
                 consume=self._consume,
                 productivity=self._productivity,
             )
-            self.active.set_input_complete(self._input_complete)
+            self._limit_purges()
 
     def close(self) -> None:
         """See `StateSpiller.close`."""
@@ -254,7 +270,7 @@ class PlanSpilling:
 
     def hold(self, cut: int) -> int:
         """See `StateSpiller.hold`."""
-        return min(cut, self._input_complete) if self.active is None else self.active.hold(cut)
+        return min(cut, self._late_from()) if self.active is None else self.active.hold(cut)
 
     def needs_spill(self, cut: int) -> bool:
         """Whether groups have to leave memory, and can: none leaves while a plan's states are being completed."""

@@ -30,6 +30,8 @@ class SpillReplay:
         self.delivered = events[plans[-1]].at if plans else FAR_PAST
         self._events = deque(events[plans[-1] + 1 :] if plans else events)
         self._until = until
+        late = (event.groups for event in self._events if event.kind == "late")
+        self._late = {(side, offset) for groups in late for side, offsets in groups for offset in offsets}
 
     def covers(self, cut: int) -> bool:
         """Whether the events determine what happens at this cut."""
@@ -42,6 +44,11 @@ class SpillReplay:
     def due(self, kind: Literal["leave", "clean", "late"], cut: int) -> bool:
         """Whether the next event is of this kind, and at this cut or before."""
         return bool(self._events) and self._events[0].kind == kind and self._events[0].at <= cut
+
+    def has_late(self, side: int, offset: int) -> bool:
+        """Whether an event says when the late tuples of this record arrived. If none does any more, they have
+        expired."""
+        return (side, offset) in self._late
 
     def limit(self, read: Mapping[int, int]) -> int:
         """Return the event time up to which may be processed before more is read: not to when late tuples arrived that

@@ -85,6 +85,14 @@ that does."""
     [(5, 3, 5, "stand"), (6, 3, 4, "turn"), (6, 0, 2, "die"), (4, 2, 4, "turn"), (4, 0, 3, "die")],
     False,
 )
+# Late tuples that it had read again did not keep their partners from being purged before they entered.
+@example(
+    [
+        *[(3, 0, 4, "turn"), (6, 2, 6, "turn"), (4, 1, 6, "stand"), (3, 1, 1, "die"), (1, 2, 3, "stand")],
+        *[(6, 2, 2, "stand"), (3, 3, 2, "stand"), (5, 0, 3, "die")],
+    ],
+    False,
+)
 def test_late_tuples_meet_their_partners_after_a_death(steps: list[Step], small: bool) -> None:
     """The upper join dies, and reads again in pieces. It had committed with late tuples that waited for their partners:
     each meets all of them, those that came before its death and those that come after, once."""
