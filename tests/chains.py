@@ -341,7 +341,7 @@ class Task:
             if self.finish is not None:
                 self.late += to_rows(self.finish(batch))
             for route in self.routes:
-                for partition, raw, _ in route.blocks(batch, self.cut, complete=self.announced, late=True):
+                for partition, raw, _ in route.blocks(batch, self.engine.cut, complete=self.announced, late=True):
                     self.append(route.edge.topic, partition, raw)
         return bool(found) or self.engine.complete > self.announced
 

@@ -122,8 +122,9 @@ class EdgeReader:
             return self._take_in_order(engine, block, offset, floor)
         if block.late:
             engine.enter_late(self.stream, offset, batch, again=again)
-            # Older than the clock: as long as tuples of that age are needed, reading must begin here.
-            self._histories[channel].remember(offset, self._clocks[channel], self._clocks[channel])
+            # As long as one of them is needed, reading must begin here. They precede their epoch's results, so some may
+            # be newer than the clock.
+            self._remember(channel, offset, int(batch.ts.max()))
             taken.tuples = len(batch)
             return taken
         if block.watermark <= self._clocks[channel]:
@@ -136,11 +137,11 @@ class EdgeReader:
             found = engine.push(self.stream, channel, batch, np.full(len(batch), offset, np.int64), floor=floor)
             taken.repeated = int(np.count_nonzero(found.late))
             taken.tuples = len(batch) - taken.repeated
-            before = self._clocks[channel]
-            self._clocks[channel] = max(before, int(batch.ts[-1]))
+            newest = int(batch.ts[-1])
             if self._feedback is None:
-                self._histories[channel].remember(offset, before, self._clocks[channel])
-            else:
+                self._remember(channel, offset, newest)
+            self._clocks[channel] = max(self._clocks[channel], newest)
+            if self._feedback is not None:
                 self._histories[channel].extend(self._clocks[channel])
         if block.last:
             self._clocks[channel] = block.watermark
@@ -158,8 +159,7 @@ class EdgeReader:
             if len(new):
                 engine.insert(self.stream, channel, new)
             newest = int(batch.ts[-1])
-            self._reached[channel] = max(self._reached[channel], newest)
-            self._histories[channel].remember(offset, clock, self._reached[channel])
+            self._remember(channel, offset, newest)
             if not block.late:
                 self._in_time[channel] = max(self._in_time[channel], newest)
         if block.last:
@@ -167,6 +167,11 @@ class EdgeReader:
             self._clocks[channel] = max(clock, block.complete)
             engine.set_clock(self.stream, channel, self._clocks[channel])
         return taken
+
+    def _remember(self, channel: int, offset: int, newest: int) -> None:
+        """Remember where to read again for tuples up to the ts `newest`; the clock is still that before the record."""
+        self._reached[channel] = max(self._reached[channel], newest)
+        self._histories[channel].remember(offset, self._clocks[channel], self._reached[channel])
 
     def _notice(self, notice: Notice, offset: int) -> ReadCounts:
         assert self._feedback is not None

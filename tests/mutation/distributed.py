@@ -98,6 +98,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
             "        if block.last:\n            self._clocks[channel] = b",
             "        if True:\n            self._clocks[channel] = b",
         ),
+        ("self._remember(channel, offset, int(batch.ts.max()))", "self._remember(channel, offset, 0)"),
         ("(batch.ts, [floor, clock", "(batch.ts, [0, clock"),
         ("clock if block.late else self._in_time[channel]])", "clock])"),
         ("self._in_time[channel] = max(self._in_time[channel], block.watermark)", "pass"),

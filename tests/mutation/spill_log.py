@@ -6,6 +6,7 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/replay.py": (
         ("events[plans[-1] + 1 :] if plans else events", "events"),
         ("return sorted({event.at for event in self._events if begin < event.at < end})", "return []"),
+        ("return event.at - 1", "return event.at"),
     ),
     "spill/plan_spilling.py": (
         ("self.pending_replay = SpillReplay(events, until)", "self.pending_replay = SpillReplay((), until)"),
@@ -19,6 +20,12 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
         ("event.at)\n                self._replay_cleanups(cut)\n", "event.at)\n"),
         ("        if not self._replaying:", "        if not self.pending_replay.covers(event.at):"),
         ("clean=not replayed", "clean=True"),
+        ("                self._replay_beginning(cut)\n", ""),
+        ("if newest > expired]", "if False]"),
+        (
+            "return min(self._input_complete, least[0][0]) if least else self._input_complete",
+            "return self._input_complete",
+        ),
     ),
     "engine/engine.py": (
         ("begin_at(living[name][0] if name in living else before.stores[name].hi)", "begin_at(before.stores[name].hi)"),
@@ -35,5 +42,7 @@ SPILL_LOG: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """Per file under operators/."""
 
-SPILL_LOG_TESTS: dict[str, list[str]] = {"spill/replay.py": ["spill/test_spill_deaths.py"]}
+SPILL_LOG_TESTS: dict[str, list[str]] = {
+    "spill/replay.py": ["spill/test_spill_deaths.py", "distributed/test_distributed_spill.py"]
+}
 """Of each file, the tests most likely to notice."""
