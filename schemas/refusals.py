@@ -108,7 +108,7 @@ def _table() -> Iterator[Refusal]:
 
 _OTHER_STRATEGY = "use another strategy"
 
-_OF_ONE_TASK = ("parallel-track", "hybmig", "jisc", "gms", "gpt", "ghm")
+_OF_ONE_TASK = ("parallel-track", "hybmig", "gms", "gpt", "ghm")
 """The strategies that two plans in tasks of their own cannot use."""
 
 REFUSALS: Mapping[tuple[str, str], Refusal] = {(one.setting, one.excluded): one for one in _table()}
@@ -130,7 +130,10 @@ OFFERS: Mapping[str, tuple[str, ...]] = {
     "at least once": (),
     "`--memory`": (),
     "`--jit`": (),
-    "plan changes": (PLAN, *(migration(name) for name in ("auto", "moving-state", *_OF_ONE_TASK, "hybmig-bsc"))),
+    "plan changes": (
+        PLAN,
+        *(migration(name) for name in ("auto", "moving-state", *_OF_ONE_TASK, "hybmig-bsc", "jisc")),
+    ),
     "`PARTITION BY`": (),
     "per operator": (PER_OPERATOR,),
 }

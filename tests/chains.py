@@ -9,19 +9,20 @@ it may have sent epochs that it has not committed: it sends their results again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from operators.data.watermark import NEVER
+from operators.data.watermark import END, NEVER
 from operators.distributed.decompose import DistributedOperator, OperatorInput, decompose
 from operators.distributed.edge_reader import EdgeReader
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
 from operators.distributed.feedback import DistributedFeedback, has_feedback
 from operators.distributed.intake import SourceIntake
 from operators.distributed.lineage import TaskProductivity
+from operators.distributed.on_demand import PlanStart
 from operators.distributed.task_budget import task_budget, traces_results
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
@@ -73,8 +74,12 @@ class Task:
         counts: dict[str, int],
         tables: Mapping[str, Batch],
         budget: MemoryBudget | None = None,
+        suspends: bool = True,
+        start: PlanStart | None = None,
     ) -> None:
         self.operator = operator
+        self.suspends = suspends
+        self.plan_start = start
         self.budget = budget if isinstance(operator.plan, Join) else None
         self.events: list[SpillEvent] = []
         self.productivity: TaskProductivity | None = None
@@ -133,7 +138,10 @@ class Task:
         for given, p in self.lanes:
             numbers = [p] if given.edge is None else list(range(given.edge.channels))
             partitions.setdefault(given.stream.name, []).extend(numbers)
-        self.feedback = DistributedFeedback(self.operator, self.number) if has_feedback(self.operator) else None
+        self.feedback = None
+        if has_feedback(self.operator):
+            start = None if self.plan_start is None else replace(self.plan_start, resumed_at=self.cut)
+            self.feedback = DistributedFeedback(self.operator, self.number, suspends=self.suspends, start=start)
         self.engine: Any
         if self.operator.is_intake:
             self.engine = SourceIntake(self.operator.query, partitions, self.cut, self.numbers)
@@ -350,7 +358,7 @@ class Task:
         ended."""
         if self.over or self.feedback is None or self.cut < end:
             return
-        if not any(demand.suspended for demand in self.feedback.consumer_ends.values()):
+        if all(demand.is_complete for demand in self.feedback.consumer_ends.values()):
             self.over = True
             for partition, raw, _ in self.feedback.release():
                 self.append(self.operator.outputs[0].topic, partition, raw)
@@ -380,6 +388,8 @@ class Chain:
     Args:
         end: event time up to which tasks advance.
         ends: whether they end there, as where another plan takes over.
+        begins: event time at which the plan takes over from another one. Its joins make what is before on demand. Until
+            the caller decides on it (`decide`), tasks come as far as the caller says (`former`).
     """
 
     def __init__(
@@ -394,7 +404,10 @@ class Chain:
         feedback: bool = False,
         ends: bool = False,
         budget: MemoryBudget | None = None,
+        begins: int | None = None,
     ) -> None:
+        self.begins, self.decided, self.former = begins, begins is None, 0
+        start = None if begins is None else PlanStart(lambda: begins if self.decided else END)
         self.topics = Topics()
         counts = {name: len(parts) for name, parts in rows.items()}
         for topic, stream in {stream.topic: stream for stream in query.streams()}.items():
@@ -405,14 +418,20 @@ class Chain:
         by_topic = {stream.topic: counts[stream.name] for stream in query.streams()}
         self.undelivered: list[FeedbackRequest] = []
         lineage = traces_results(plan, budget, feedback=feedback)
-        self.operators = decompose(query, plan, by_topic, split, feedback=feedback, lineage=lineage)
+        self.operators = decompose(
+            query, plan, by_topic, split, feedback=feedback, lineage=lineage, on_demand=begins is not None
+        )
         if budget is not None:
             budget = task_budget(query, budget, feedback=feedback)
         self.tasks = [
-            Task(operator, number, self.topics, counts, tables or {}, budget)
+            Task(operator, number, self.topics, counts, tables or {}, budget, feedback, start)
             for operator in self.operators
             for number in range(operator.tasks)
         ]
+
+    def decide(self) -> None:
+        """The plan has taken over."""
+        self.decided = True
 
     def read(self, task: Task, records: int) -> None:
         """Let a task read some records of each partition."""
@@ -432,7 +451,7 @@ class Chain:
         if task.over:
             return
         task.close_sources()
-        task.epoch(self.end, commits=commits)
+        task.epoch(self.end if self.decided else min(self.end, self.former), commits=commits)
         if self.ends:
             task.conclude(self.end)
         self.undelivered += task.requests()

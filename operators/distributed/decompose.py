@@ -89,6 +89,8 @@ class Edge:
         predicates: The predicates that a tuple must satisfy to be sent: an intake's selections.
         kinds: The kinds by which the reader and the readers above it suspend tuples; empty without feedback.
         above: The topics of edges towards the top whose readers own some of the `kinds`.
+        on_demand: The numbers of the kinds by which results from before the plan's start are requested
+            (`operators.distributed.on_demand`), the reader's own first; empty if all of them are sent.
         producer: The sub-plan whose results travel.
         consumer: The sub-plan that reads them.
     """
@@ -105,6 +107,7 @@ class Edge:
     predicates: tuple[Expr, ...] = ()
     kinds: tuple[EdgeKind, ...] = ()
     above: tuple[str, ...] = ()
+    on_demand: tuple[int, ...] = ()
     producer: str = ""
     consumer: str = ""
 
@@ -270,6 +273,7 @@ def decompose(
     *,
     feedback: bool = False,
     lineage: bool = False,
+    on_demand: bool = False,
 ) -> tuple[DistributedOperator, ...]:
     """Return the operators of a plan: joins before intakes, the top operator first.
 
@@ -282,12 +286,13 @@ def decompose(
         prefix: The prefix of the names of internal topics; `<n>.<aliases>` follows.
         feedback: Joins report to each other what they do not demand (`operators.distributed.feedback`).
         lineage: Results carry what is needed to trace them to the partition groups of the joins below.
+        on_demand: Where possible, joins make results from before the plan's start on demand only.
 
     Raises:
         UsageError: The query cannot be distributed; the message gives the reason.
     """
     plan = without_joins_of_tables(query, plan)
-    return _Decomposition(query, plan, partitions, split, prefix, feedback, lineage).operators()
+    return _Decomposition(query, plan, partitions, split, prefix, feedback, lineage, on_demand).operators()
 
 
 class _Decomposition:
@@ -300,6 +305,7 @@ class _Decomposition:
         prefix: str,
         feedback: bool,
         lineage: bool,
+        on_demand: bool,
     ) -> None:
         self.original = query
         self.counted = counted_windows(query)
@@ -325,8 +331,17 @@ class _Decomposition:
         self.predicates_at = {node: self._predicates_at(node) for node in self.joins}
         self.numbered = 0
         self.kinds: dict[Plan, tuple[EdgeKind, ...]] = {}
-        for node in reversed(self.joins) if feedback else ():
+        self.on_demand: dict[Plan, tuple[int, ...]] = {}
+        on_demand = on_demand and not query.subtracted and query.aggregation is None
+        for node in reversed(self.joins) if feedback or on_demand else ():
             self._assign_kinds(node)
+        for node in reversed(self.joins) if on_demand else ():
+            self._assign_on_demand(node)
+        if not feedback:
+            self.kinds = {
+                node: tuple(kind for kind in kinds if kind.number in self.on_demand.get(node, ()))
+                for node, kinds in self.kinds.items()
+            }
         readers: dict[str, set[Join]] = {}
         for node in self.joins:
             for side in self.sides[node]:
@@ -373,6 +388,19 @@ class _Decomposition:
             if not partitioned:
                 kinds += passed_on(self.kinds.get(reader, ()), reader, side, _home)
             self.kinds[child] = kinds
+
+    def _assign_on_demand(self, reader: Join) -> None:
+        """Determine by which kinds a join requests results of its inputs from before the plan's start, for itself and
+        for the joins above it."""
+        asked = self.on_demand.get(reader, ())
+        if reader is not self.plan and not asked:
+            return
+        for side, child in enumerate((reader.left, reader.right)):
+            kinds = self.kinds.get(child, ())
+            own = [kind.number for kind in kinds if kind.opposite is not None and kind.own]
+            passed = [kind.number for kind in self.kinds.get(reader, ()) if kind.number in asked and kind.home == side]
+            if own and {*passed} <= {kind.number for kind in kinds}:
+                self.on_demand[child] = (own[0], *passed)
 
     # --- What acts where ----------------------------------------------------------------------------
 
@@ -514,6 +542,7 @@ class _Decomposition:
             keeps_nulls=bool(self.query.subtracted) and node == self.sides[above][0],
             kinds=self.kinds.get(node, ()),
             above=self._above(node),
+            on_demand=self.on_demand.get(node, ()),
             consumer=str(above),
         )
 

@@ -15,12 +15,13 @@ tuples that are alive at T or arrive later, and all of these are read again. The
 before the new version's first, so results also stay in order. This is the paper's moving state strategy (HybMig 2.2),
 with the log as the state that is moved: no results are produced while the states are rebuilt.
 
-**Prepared changes.** With `hybmig-bsc` the next version's tasks run before there is a cut, beside the old ones: as soon
-as the plan is proposed, they read the windows as of the old tasks' last commits and follow them
-(`services.control.predecessor`). The old tasks answer the proposal only when the new ones have caught up
-(`is_ready`). So when the old version is over, the new one has its group, its topics and its states. This is the paper's
-background state completion (HybMig 4.2). A proposal may be withdrawn, and its tasks and topics are then of no use, so
-the group of a prepared version is named after the request, too.
+**Prepared changes.** With `hybmig-bsc` and `jisc` the next version's tasks run before there is a cut, beside the old
+ones: as soon as the plan is proposed, they read the windows as of the old tasks' last commits and follow them
+(`services.control.predecessor`). The old tasks answer the proposal only when the new ones have caught up (`is_ready`).
+So when the old version is over, the new one has its group, its topics and its states. This is the paper's background
+state completion (HybMig 4.2). With `jisc` the next version's joins make none of the results before T until they are
+demanded (`operators.distributed.on_demand`). A proposal may be withdrawn, and its tasks and topics are then of no use,
+so the group of a prepared version is named after the request, too.
 
 Kafka alone determines the version in force: it is the newest version whose results have been committed, or whose
 predecessor has reached its cut. A worker that starts or restarts at any time finds the same answer. If Kafka has not
@@ -47,7 +48,10 @@ from services.process.settings import WorkerSettings
 from services.recovery.committed_offsets import POLL_S, TIMEOUT_S, CommitReader, read_commits
 from services.recovery.starting_point import Committed
 
-PREPARED = frozenset({"hybmig-bsc"})
+ON_DEMAND = "jisc"
+"""The strategy by which results from before the cut are made on demand."""
+
+PREPARED = frozenset({"hybmig-bsc", ON_DEMAND})
 """The strategies by which the next version's tasks run before there is a cut. They decide how a version's group is
 named."""
 
@@ -62,6 +66,7 @@ class PlanVersion:
         id: of the request for it; empty for version 0.
         prepared: whether its tasks run before there is a cut.
         cut: event time at which it begins; 0 for version 0, None while it is only proposed.
+        on_demand: whether its joins make results from before the cut on demand.
     """
 
     number: int
@@ -70,6 +75,7 @@ class PlanVersion:
     id: str = ""
     prepared: bool = False
     cut: int | None = 0
+    on_demand: bool = False
 
 
 class PlanVersions:
@@ -109,7 +115,9 @@ class PlanVersions:
         prepared = strategy in PREPARED
         group = f"{self._settings.group}.v{number}" + (f".{id_}" if prepared else "")
         parsed = without_joins_of_tables(self._query, parse_plan(plan, self._query))
-        return PlanVersion(number, group, parsed, id_, prepared, cut)
+        # State on disk could not be searched for what is demanded, and without transactions an answer could come twice.
+        on_demand = strategy == ON_DEMAND and self._settings.budget is None and self._settings.transactional
+        return PlanVersion(number, group, parsed, id_, prepared, cut, on_demand)
 
     def layout(self, version: PlanVersion) -> DistributedLayout:
         """The tasks of a version."""
@@ -123,6 +131,7 @@ class PlanVersions:
             prefix,
             feedback=self._settings.jit,
             lineage=traces_results(version.plan, self._settings.budget, feedback=self._settings.jit),
+            on_demand=version.on_demand,
         )
         return DistributedLayout(operators, self._counts)
 

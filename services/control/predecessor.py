@@ -5,7 +5,8 @@ former version is over, the next version's tasks
 
 - read a partition of a source no further than the former version has committed (`offset`), and report nothing there;
 - write no results, and those that would, advance no further than the former version's last commits (`limit`). The cut
-  is not below these, so such a task never passes it before it is known.
+  is not below these, so such a task never passes it before it is known. The same holds for tasks that make results from
+  before the cut on demand.
 
 What each former task has committed is in Kafka; a thread asks for it every POLL_S.
 """
@@ -111,7 +112,7 @@ class Predecessor:
 
     @property
     def limit(self) -> int:
-        """Event time that a task with results must not pass."""
+        """Event time that tasks which write results must not pass, or would make them on demand."""
         return END if self.over else self._least_cut(self._layout, self.commits)
 
     def _run(self) -> None:

@@ -46,7 +46,7 @@ class DistributedMigrations(PlanChanges):
         objection: returns why the query cannot change to a plan by a strategy; an empty text if it can.
         preparation: of the next version in this worker.
         predecessor: the former version, if this one is prepared while that runs.
-        writes_results: whether the task writes the query's results.
+        stays_behind: whether the task may not pass the former version, since its results before the cut are not wanted.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DistributedMigrations(PlanChanges):
         objection: Callable[[Plan, str], str],
         preparation: Readiness,
         predecessor: Predecessor | None = None,
-        writes_results: bool = False,
+        stays_behind: bool = False,
         control: Control,
         log: Log,
         metrics: TaskMetrics,
@@ -79,7 +79,7 @@ class DistributedMigrations(PlanChanges):
         self._metrics = metrics
         self._preparation = preparation
         self._predecessor = predecessor
-        self._writes_results = writes_results
+        self._stays_behind = stays_behind
         self._incarnation = incarnation
         self._opened_s = float("-inf")
         self._participant = Participant(task, incarnation, self._check, version)
@@ -152,7 +152,7 @@ class DistributedMigrations(PlanChanges):
 
     def limit(self, watermark: int, now: float) -> int:
         """The largest cut of the next epoch."""
-        if self._predecessor is not None and self._writes_results:
+        if self._predecessor is not None and self._stays_behind:
             watermark = min(watermark, self._predecessor.limit)
         if self._next is not None:
             return min(watermark, self._next.cut)

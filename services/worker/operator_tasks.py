@@ -11,6 +11,7 @@ from operators.data.watermark import END
 from operators.distributed.feedback import has_feedback
 from operators.distributed.intake import SourceIntake
 from operators.distributed.lineage import TaskProductivity
+from operators.distributed.on_demand import PlanStart
 from operators.distributed.query_statistics import as_query_statistics
 from operators.distributed.task_budget import task_budget
 from operators.engine.engine import Engine
@@ -165,6 +166,7 @@ class OperatorTasks(TaskKind):
         )
 
     def _migrations(self, engine: TaskEngine, start: TaskStart) -> DistributedMigrations:
+        on_demand = any(edge.on_demand for edge in self._layout.part(start.number).operator.outputs)
         return DistributedMigrations(
             engine,
             query=self._whole.query,
@@ -176,7 +178,7 @@ class OperatorTasks(TaskKind):
             objection=self._versions.objection,
             preparation=self._preparation,
             predecessor=self._predecessor,
-            writes_results=start.number < self._layout.sinks,
+            stays_behind=on_demand or start.number < self._layout.sinks,
             control=self._control,
             log=start.log,
             metrics=start.metrics,
@@ -210,7 +212,17 @@ class OperatorTasks(TaskKind):
                 channel = 0 if edge.forward else part.share
                 marked = start.sink.mark_end((edge.topic, partition) for partition in partitions)
                 notices |= read_back(start.spec.settings.clients, edge, partitions, channel, marked)
-        return TaskFeedback(part, self._feedback, notices, start.recovery.cut, start.metrics, start.log)
+        cut = start.recovery.cut
+        return TaskFeedback(
+            part,
+            self._feedback,
+            notices,
+            cut,
+            start.metrics,
+            start.log,
+            suspends=start.spec.settings.jit,
+            start=PlanStart(self._begin, cut) if self._version.on_demand else None,
+        )
 
     def keeps_snapshots(self, number: int) -> bool:
         """Not if the task exchanges feedback with others: then what they withhold is missing from its input. Nor if

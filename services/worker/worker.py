@@ -433,7 +433,9 @@ class Worker:
         """Start to read the feedback topic of a distributed query; None if there is none."""
         settings, control = self._settings, self._control
         assert control is not None
-        wanted = settings.jit or settings.has_idle_timeout(self._query) or settings.budget is not None
+        version = active.plan_version
+        on_demand = version is not None and version.on_demand
+        wanted = on_demand or settings.jit or settings.has_idle_timeout(self._query) or settings.budget is not None
         if self._versions is None or not wanted:
             return None
         topic = self._admin.feedback(active.group, settings.replication)

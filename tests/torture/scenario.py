@@ -34,7 +34,7 @@ KINDS = {
 
 STRATEGIES = ("moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc", "gms", "gpt", "ghm", "auto")
 OF_DIFFERENCE = ("jisc", "moving-state", "gms", "gpt")
-OF_DISTRIBUTED = ("moving-state", "hybmig-bsc", "hybmig-bsc", "auto")
+OF_DISTRIBUTED = ("moving-state", "hybmig-bsc", "jisc", "jisc", "auto")
 SPILLS = tuple(SPILL_STRATEGIES)
 ALIASES = "ABCD"
 COLUMNS = "n BIGINT, k BIGINT, v BIGINT, x DOUBLE, s STRING, at TIMESTAMP"

@@ -49,7 +49,7 @@ EXPECTED = (
 )
 PLANS = ("((A C) B)", "((A B) C)")
 STRATEGIES = ("jisc", "hybmig-bsc", "hybmig", "moving-state", "parallel-track", "ghm", "gms", "gpt")
-BETWEEN_TASKS = ("hybmig-bsc", "moving-state")
+BETWEEN_TASKS = ("jisc", "hybmig-bsc", "moving-state")
 REQUIRED = ("jisc", "hybmig-bsc")
 """These must have no silence above SILENCE_MS and no second with less than SHARE of the usual results."""
 

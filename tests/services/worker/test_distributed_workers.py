@@ -169,10 +169,8 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["moving-state", "auto"])
-def test_a_worker_dies_while_the_plan_changes(
-    strategy: str, topics: Topics, tmp_path: Path, workers: Workers
-) -> None:
+@pytest.mark.parametrize("strategy", ["moving-state", "auto", "jisc"])
+def test_a_worker_dies_while_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Right after the cut is fixed one of three workers is killed, and another comes; then the plan changes back."""
     case = Case.make(topics, tmp_path, FOUR, partitions=2)
     feed, rng = Feed(case), random.Random(5)
@@ -266,7 +264,7 @@ def repeat(case: Case, topic: str) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("strategy", ["moving-state", "hybmig-bsc"])
+@pytest.mark.parametrize("strategy", ["moving-state", "hybmig-bsc", "jisc"])
 def test_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """At the cut the tasks of another plan take over, in the same workers; not by a strategy that needs both plans'
     states in one place."""
@@ -278,15 +276,15 @@ def test_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers
     spread(team, 3)
     reader = Reader(case.bootstrap, case.sink)
     reader.wait_for_count(1)
-    refused = workers.migrate(case, "((A D) (B C))", "jisc").finish()
+    refused = workers.migrate(case, "((A D) (B C))", "hybmig").finish()
     assert refused[0] == 1, refused
-    assert "a plan change by jisc does not go with --placement per-operator" in refused[2]
+    assert "a plan change by hybmig does not go with --placement per-operator" in refused[2]
     change = workers.migrate(case, "((A D) (B C))", strategy, "--wait", "--timeout", "30s")
     send(feed, rng, 100, 100)
     code, out, err = change.finish()
     assert code == 0, err
     assert out.count("changed at") == 3
-    assert ("plan taken over" in "".join(worker.text() for worker in team)) == (strategy == "hybmig-bsc")
+    assert ("plan taken over" in "".join(worker.text() for worker in team)) == (strategy != "moving-state")
     send(feed, rng, 200, 100)
     wanted = {"((A D) (B C))", "(A D)", "(B C)"}
 
@@ -446,13 +444,20 @@ def test_joins_within_memory_budgets(topics: Topics, tmp_path: Path, workers: Wo
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("strategy", ["moving-state", "jisc"])
 @pytest.mark.parametrize(
     ("module", "plans", "tasks"),
     [(test_aggregate_faults, ("(T H)", "(H T)"), 6), (test_difference_faults, ("((O P) H)", "((O H) P)"), 5)],
     ids=["aggregates", "difference"],
 )
 def test_changes_of_an_answer(
-    module: ModuleType, plans: tuple[str, str], tasks: int, topics: Topics, tmp_path: Path, workers: Workers
+    module: ModuleType,
+    plans: tuple[str, str],
+    tasks: int,
+    strategy: str,
+    topics: Topics,
+    tmp_path: Path,
+    workers: Workers,
 ) -> None:
     """Two tasks share the groups, or the keys. A worker is killed, then another plan takes over: each change once, in
     order per partition."""
@@ -467,7 +472,7 @@ def test_changes_of_an_answer(
     reader.wait_for_count(1)
     team.pop().kill()
     module.send(feed, rng, 100, 100)
-    change = workers.migrate(case, plans[1], "moving-state", "--wait", "--timeout", "60s")
+    change = workers.migrate(case, plans[1], strategy, "--wait", "--timeout", "60s")
     wait_for(lambda: decided(team), lambda: team[0].with_log("a change of plans"))
     module.send(feed, rng, 200, 200)
     code, _, err = change.finish()
