@@ -362,7 +362,7 @@ class ConsumerFeedback:
         if self.has_on_demand:
             answered = of_kinds(notice.resumed, self.edge.on_demand)
             self._received[channel].add(answered, np.full(len(answered), FOREVER))
-            self._all_received[channel] = notice.complete or (self._all_received[channel] and not notice.whole)
+            self._all_received[channel] |= notice.complete
         if len(notice.resumed) or notice.whole:
             still = np.isin(self._wanted, self.withholds(self._wanted))
             self._wanted, self._since = self._wanted[still], self._since[still]

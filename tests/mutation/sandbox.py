@@ -106,6 +106,7 @@ FIRST = {
 _AGGREGATES = ["aggregate/test_aggregate.py", "aggregate/test_aggregate_properties.py"]
 _DISTRIBUTED = [
     "distributed/test_distributed_feedback.py",
+    "distributed/test_on_demand.py",
     "distributed/test_replay_history.py",
     "distributed/test_distributed.py",
 ]

@@ -155,3 +155,36 @@ def test_where_results_are_made_on_demand() -> None:
     assert kinds(chain, "(((A B) C) D)", split=2) == {"((A B) C)": (0,), "(A B)": ()}
     assert kinds("A.k = B.k AND B.x < C.x AND A.y = D.y", "(((A B) C) D)") == {"((A B) C)": (1,), "(A B)": ()}
     assert kinds("A.k = B.k AND B.x = C.x AND A.y < D.y", "(((A B) C) D)") == {"((A B) C)": (), "(A B)": ()}
+
+
+def test_a_join_that_is_ahead_still_lacks_what_its_reader_demands() -> None:
+    """C's join has passed the life of all earlier results of A's, but D, behind it, demands one: C's join must request
+    it from A's before it answers."""
+    query = query_of([10, 10, 100, 100], "A.k = B.k AND B.x = C.x AND A.y = D.y")
+    rows = {
+        "a": tuples(at=[45, 200], y=[1, 9], k=[0, 8]),
+        "b": tuples(at=[44, 200], x=[7, 9], k=[0, 9]),
+        "c": tuples(at=[43, 200], x=[7, 8]),
+        "d": tuples(at=[52, 200], y=[1, 2]),
+    }
+    chain = Chain(query, parse_plan("(((A B) C) D)", query), rows, 1, begins=50)
+    chain.former = 50
+    top, middle, bottom = chain.tasks
+    for _ in rounds(chain, 3):
+        pass
+    chain.decide()
+    for _ in range(4):
+        for task in (bottom, middle):
+            chain.turn(task, 2)
+        for request in chain.undelivered:
+            bottom.deliver(request)
+        chain.undelivered.clear()
+    assert middle.engine.cut > 60
+    chain.turn(top, 2)
+    asked, chain.undelivered = chain.undelivered, []
+    assert [len(request.resume) for request in asked] == [2]
+    middle.deliver(asked[0])
+    chain.turn(middle, 0)
+    chain.finish()
+    check(chain, query, rows, 50)
+    assert sent(chain)[1] == 2
