@@ -26,7 +26,8 @@ of the sources have already partitioned them, and partition p of everything stay
 (`demand`). The producer keeps them back and reports so in band (`withholding`). Tuples that the reader demands after
 all arrive late, and the reader waits for them before it continues. A kind that is resumed so often that the answers
 cost more than is saved rests (`payoff`). Feedback applies only to inputs that are results of joins, by equalities. For
-an input of a split join it applies only where one input of its producer has the whole key.
+an input of a split join it applies only where one input of its producer has the whole key. By the same requests and
+notices the joins of a new plan make results from before a plan change on demand (`on_demand`).
 
 **Aggregates** are an operator above the top join. Each of its tasks has a share of the groups, by the hash of the GROUP
 BY values. A result carries its expiry, so the operator knows when the result dies.
