@@ -30,7 +30,7 @@ class Feature(StrEnum):
 
 DEFERRED_CLEANUP = "--cleanup none or spark"
 PER_OPERATOR = "--placement per-operator"
-GROUP = "--group"
+GROUP = "a group of queries"
 PLAN = "--plan"
 SHARED = "a shared operator"
 """The operator in which a group of queries is executed together."""
@@ -82,11 +82,11 @@ def _table() -> Iterator[Refusal]:
     yield from (
         Refusal(GROUP, excluded, reason, instead)
         for excluded, reason, instead in (
-            (PLAN, "its queries share an operator that has no join order", "omit --plan"),
+            (PLAN, "the queries of a group share an operator that has no join order", "omit --plan"),
             (
                 PER_OPERATOR,
-                "its queries share one operator, so a task per operator is the one task that the group has",
-                "give the queries PARTITION BY: then the operator has a task per partition",
+                "the queries of a group share one operator, so there are no joins to run as tasks of their own",
+                "give the queries PARTITION BY, and the operator has a task per partition",
             ),
         )
     )

@@ -11,11 +11,14 @@ This uses the requests and notices of feedback (`operators.distributed.feedback`
 first. An answer sends all results of a signature again, also those at T or later. So it may be repeated, and a reader
 that restarts and does not know what it has received may request it again.
 
-**The rules.** An edge works so (`Edge.on_demand`) if its reader joins by an equality, and if the reader needs no result
-before T itself: it writes the query's results, of which the old plan has made those before T, or its own output works
-so. A request about a tuple of the reader's own output is passed on to the producer whose results have the signature's
+**Where.** `Edge.on_demand` says so of an edge. Two things are required. First, the reader of the edge joins by an
+equality, which gives a signature to ask for. Second, the reader can do without the earlier results until it is asked
+itself. That holds for the top join, because the old plan has written the query's results before T, and for a join whose
+own output is made on demand. Aggregates need all results, so with them nothing is made on demand.
+
+A request about a tuple of the reader's own output is passed on to the producer whose results have the signature's
 columns. The reader's tuples that have the signature may match results of its other input that are on demand, too:
-these are requested first. Aggregates need all results, so with them no edge works so.
+these are requested first.
 
 All results from before T have expired one lifetime after T. Then nothing is on demand any more.
 """

@@ -32,7 +32,7 @@ from operators.spill.grouped import GroupedEntries
 from operators.spill.ledger import Ledger
 from operators.spill.productivity import GroupProductivity, Productivity
 from operators.spill.spilled_part import FAR_PAST, PieceReader, PieceWriter, SpilledPart, SpilledPiece, materialise
-from operators.spill.strategies import SCORES, SpillCandidates, choose, strategy_of
+from operators.spill.strategies import SpillCandidates, choose, strategy_of
 from operators.spill.worker_memory import WorkerMemory
 from operators.state.match import LEFT, RIGHT
 from operators.state.side_state import PARTITION_GROUPS, SideState
@@ -266,7 +266,7 @@ class StateSpiller:
         limit, counted = self._budget.limit_bytes, self._counted_bytes()
         wanted_bytes = int(counted - LOW_WATER * limit)
         if self._share is not None:
-            self._share.candidates = SCORES[self._budget.strategy](candidates), candidates.size_bytes
+            self._share.candidates = self._strategy.score(candidates), candidates.size_bytes
             wanted_bytes = self._share.part_of(wanted_bytes)
             if counted > limit:
                 # Beyond the limit itself, this task does not wait for others to spill their part.

@@ -60,7 +60,7 @@ def test_a_refusal_names_both_and_says_why() -> None:
 def test_settings_are_refused_among_each_other() -> None:
     """In either order, and without a query."""
     for settings in ((refusals.GROUP, refusals.PLAN), (refusals.PLAN, refusals.GROUP)):
-        assert refusals.objection(None, *settings).startswith("--group does not go with --plan: ")
+        assert refusals.objection(None, *settings).startswith("a group of queries does not go with --plan: ")
     assert not refusals.objection(None, refusals.PER_OPERATOR, refusals.PLAN)
 
 

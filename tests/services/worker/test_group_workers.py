@@ -197,7 +197,7 @@ def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Worker
     assert worker.stop() == 0
     refused = workers.start(trial.case, "--placement", "per-operator")
     assert refused.process.wait(60) == 2
-    assert "--group does not go with --placement per-operator" in refused.text()
+    assert "a group of queries does not go with --placement per-operator" in refused.text()
     log = f"weir-{name}.members"
     admin = AdminClient({"bootstrap.servers": trial.case.bootstrap})
     admin.delete_topics([log])[log].result(30)
