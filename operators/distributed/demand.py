@@ -156,10 +156,7 @@ class ConsumerFeedback:
         """Whether a channel still has living results that it sends on demand only."""
         if self._start is None or all(self._all_received):
             return False
-        if self._progress() - self._start.begin() < self.life:
-            return True
-        self._start, self._received = None, []
-        return False
+        return self._progress() - self._start.begin() < self.life
 
     def partners(self, resolve: Resolve, n: int) -> tuple[U64, Mask | None]:
         """Return the signatures of the results on demand that tuples of the other input match.
@@ -273,6 +270,8 @@ class ConsumerFeedback:
         expiry = np.minimum(batch.ts + self._other_life, FOREVER)
         if self.has_on_demand:
             self._request_for(*self.partners(resolve, n), batch.ts)
+        else:
+            self._received = []
         for own in self._own if self._suspends else ():
             signatures, valid = own.kind.signatures(own.opposite, resolve, n)
             self.checked += n

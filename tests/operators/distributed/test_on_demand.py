@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -12,7 +13,7 @@ from operators.data.watermark import END
 from operators.distributed.decompose import decompose
 from operators.plan.plan import parse_plan
 from schemas.codecs.notice import is_notice
-from schemas.query import Query
+from schemas.query import Query, Window
 from tests import oracle
 from tests.cases import Case
 from tests.chains import Chain, Row, merged
@@ -92,6 +93,23 @@ def test_a_plan_may_end_while_results_are_on_demand(seed: int, split: int, suspe
         drive(chain, rng, deaths=False)
     assert all(task.over for task in chain.tasks if task.feedback is not None)
     check(chain, query, rows, begins, end)
+
+
+def test_what_was_read_before_the_start_was_decided_may_need_nothing_any_more() -> None:
+    """Two of C's tuples are read one by one; when the plan begins, all earlier results have expired."""
+    rows = {name: tuples(at=[2, 5, 9], x=[0, 0, 9]) for name in "ab"} | {"c": tuples(at=[5, 6], x=[0, 0])}
+    query = query_of([1, 1, 1], "A.k = B.k AND A.x = C.x")
+    query = replace(query, sources=tuple(replace(source, window=Window("RANGE", 0)) for source in query.sources))
+    chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, begins=3)
+    chain.former = 3
+    top, low = chain.tasks
+    chain.turn(low, 3)
+    for _ in range(2):
+        chain.turn(top, 1)
+    assert top.engine.cut == 3
+    chain.decide()
+    chain.finish()
+    check(chain, query, rows, 3)
 
 
 def sent(chain: Chain) -> tuple[int, int]:
