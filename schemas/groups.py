@@ -15,7 +15,8 @@ the intake, the watermark and the snapshots of the whole group are made from it.
 Invariants: adding and dropping a query never changes which input another member's source reads, nor an input's name.
 The inputs are in the order of their first use, in the order of registration.
 
-Limits: a group cannot take EXCEPT, nor aggregates over [ROWS n] windows (`check_member`); such queries run standalone.
+Limits: a group cannot take EXCEPT, nor aggregates over [ROWS n] windows (`schemas.refusals`); such queries run
+standalone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from schemas import refusals
 from schemas.errors import UsageError
 from schemas.query import (
     ColumnRef,
@@ -119,7 +121,8 @@ class QueryGroup:
         Raises:
             UsageError: no group can take the query, or this group cannot.
         """
-        check_member(query)
+        if objection := refusals.objection(query, refusals.SHARED):
+            raise UsageError(f"query {query.name!r}: {objection}")
         self._check_beside(query)
         inputs = list(self.inputs)
         taken: dict[str, str] = {}
@@ -198,21 +201,6 @@ def query_group(queries: Iterable[Query]) -> QueryGroup:
     for query in queries:
         group = group.adding(query)
     return group
-
-
-def check_member(query: Query) -> None:
-    """Refuse a query that no group can take.
-
-    Raises:
-        UsageError: names the feature that a group cannot take.
-    """
-    if query.aggregation is not None and any(source.window.kind == "ROWS" for source in query.sources):
-        why = "has aggregates over a window that counts tuples"
-    elif query.subtracted:
-        why = "subtracts with EXCEPT"
-    else:
-        return
-    raise UsageError(f"query {query.name!r} {why}: it cannot share an operator with others and must run standalone")
 
 
 def seeing(query: Query, since: Mapping[str, int]) -> Query:

@@ -390,6 +390,8 @@ class Query:
         subtracted: set difference (JISC 4.7): all sources but the first, in text order; empty for a join. `outputs`
             then read the first source only, and an entry into and an exit from the answer are emitted with `_op` "+"
             and "-".
+        expiry: for aggregates, a column with the last instant at which a result is alive, where windows do not tell;
+            None in a query as written (`operators.distributed.decompose`).
         text: the query's text, for messages.
     """
 
@@ -401,6 +403,7 @@ class Query:
     partition_by: tuple[ColumnRef, ...] = ()
     aggregation: Aggregation | None = None
     subtracted: tuple[Subtraction, ...] = ()
+    expiry: ColumnRef | None = None
     text: str = field(default="", compare=False)
 
     def source(self, alias: str) -> Source:
@@ -415,7 +418,8 @@ class Query:
         if self.aggregation is None:
             return tuple(output.expr for output in self.outputs)
         arguments = [a.argument for a in self.aggregation.aggregates if a.argument is not None]
-        return (*self.aggregation.group_by, *arguments)
+        expiry = () if self.expiry is None else (self.expiry,)
+        return (*self.aggregation.group_by, *arguments, *expiry)
 
     def streams(self) -> tuple[Stream, ...]:
         """The distinct streams in order of first use: the stream ordinals of the total order."""

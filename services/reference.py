@@ -1,8 +1,9 @@
-"""The command reference of the manual (`ops/docs/commands.md`), made from the command line's own help.
+"""The generated parts of the manual: the command reference, from the command line's own help, and what cannot be
+combined, from `schemas.refusals`.
 
     python -m services.reference
 
-rewrites the part of the page between its two marks. `tests/test_readme.py` checks that page and command line agree.
+rewrites the part of each page between its two marks. `tests/test_readme.py` checks that pages and code agree.
 The Kafka security options are the same for every command that reaches Kafka. The reference shows them once, in a table
 of their own behind the commands, and each of these commands links to it.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 import typer
 
+from schemas import refusals
 from schemas.errors import UsageError
 from services.cli import app
 from services.commands.kafka_options import KAFKA
@@ -23,8 +25,9 @@ from services.lazy_commands import LazyCommand
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "ops/docs/commands.md"
-BEGIN = "<!-- commands: made by `python -m services.reference` -->"
-END = "<!-- end of commands -->"
+COMBINATIONS = ROOT / "ops/docs/combinations.md"
+BEGIN = "<!-- made by `python -m services.reference` -->"
+END = "<!-- end -->"
 SECURITY_LINK = "Also the [Kafka security options](#kafka-security-options)."
 
 
@@ -42,17 +45,32 @@ def reference() -> str:
     return "\n\n".join([*sections, "\n".join(["## Kafka security options", *_table(KAFKA, security.pop())])])
 
 
-def with_reference(page: str) -> str:
-    """The page with a new reference between its marks.
+def combinations() -> str:
+    """What cannot be combined, and why, as Markdown."""
+    parts = {
+        "Overview": refusals.overview(),
+        "Settings and features of a query": refusals.matrix(of_features=True),
+        "Settings among each other": refusals.matrix(of_features=False),
+        "Reasons": refusals.reasons(),
+    }
+    return "\n\n".join(f"## {title}\n\n" + "\n".join(lines) for title, lines in parts.items())
+
+
+PARTS = {PAGE: reference, COMBINATIONS: combinations}
+"""The pages with a generated part, and what makes it."""
+
+
+def renewed(path: Path) -> str:
+    """The text of one of `PARTS` with a new part between its marks.
 
     Raises:
         UsageError: the page lacks the marks, or see `reference`.
     """
-    before, begin, rest = page.partition(BEGIN)
+    before, begin, rest = path.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise UsageError(f"{PAGE} must have the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{after}"
+        raise UsageError(f"{path} must have the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{PARTS[path]()}\n\n{END}{after}"
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -121,4 +139,5 @@ def _text(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_reference(PAGE.read_text()))
+    for path in PARTS:
+        path.write_text(renewed(path))

@@ -76,6 +76,7 @@ CONTROL: Mapping[str, control.ControlMessage] = {
         task=1, name="q", id="r1", text="SELECT 1", pick="p", began=5, ended=9, since={"A": 4}, error="no"
     ),
     "demanded": control.Demanded(topic="t", partition=3, need=7, suspend=b"12345678", resume=b"87654321"),
+    "awaited": control.Awaited(topic="t", partition=3, until=7),
     "partition-totals": control.PartitionTotals(
         query="q", task=1, life="a1", operator="(A B)", groups=[1, 2], output=[0.5, 1.0], inter_bytes=[8.0, 16.0]
     ),

@@ -22,7 +22,7 @@ from services.registry.group_registration import register_in_group
 from services.registry.group_registry import drop_from_group, find_group
 from tests import oracle
 from tests.broker_fixture import Topics
-from tests.worker_harness import Case, Reader, WorkerProcess, canonical, in_time, unmarked, wait_for
+from tests.worker_harness import Case, Reader, Row, WorkerProcess, canonical, in_time, unmarked, wait_for
 
 STREAMS = """
 CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP)
@@ -116,14 +116,14 @@ class GroupTrial:
         del self.selects[f"{self.name}-{sink}"]
 
     def members(self) -> list[MemberRecord]:
-        """The newest record of each registration that the group's tasks have written."""
-        found: dict[str, MemberRecord] = {}
+        """The newest record of each registration that each of the group's tasks has written."""
+        found: dict[tuple[int, str], MemberRecord] = {}
         topic = ControlTopics.of(f"weir-{self.name}").members
         for _, message in read_to_end(self.clients, (topic, 0)):
             member = decode_control(message.value(), "members")
             assert isinstance(member, MemberRecord)
             if member.name:
-                found[member.id] = member
+                found[member.task, member.id] = member
         return list(found.values())
 
     def wait_begun(self, worker: WorkerProcess) -> None:
@@ -137,7 +137,12 @@ class GroupTrial:
         return running.keys() == said.keys() and all(said[name] in running[name] for name in said)
 
     def _running(self) -> dict[str, str]:
-        return {m.name: m.text for m in self.members() if m.began is not None and m.ended is None}
+        """The texts of the queries that run in every task."""
+        members = self.members()
+        tasks = {m.task for m in members}
+        found = {m.name: m.text for m in members if m.began is not None and m.ended is None}
+        counts = Counter(m.name for m in members if m.began is not None and m.ended is None)
+        return {name: text for name, text in found.items() if counts[name] == len(tasks)}
 
     def expected(self) -> dict[str, Counter[str]]:
         """By sink, all results of its queries from start to end, over the tuples that they see."""
@@ -146,9 +151,16 @@ class GroupTrial:
             (query,) = [q for q in parse_program(member.text).queries if q.name == member.pick]
             assert member.began is not None, member.error
             end = 2**62 if member.ended is None else member.ended
-            rows = oracle.results(seeing(query, member.since), self.case.rows)
+            rows = oracle.results(seeing(query, member.since), self._read_by(member.task))
             found[member.name] += canonical(row for row in rows if member.began <= row["_ts"] < end)
         return dict(found)
+
+    def _read_by(self, task: int) -> dict[str, list[list[Row]]]:
+        """What a task reads: a partition of each stream, if the group is split."""
+        entry = find_group(self.clients, self.name)
+        if entry is None or entry.declared.partitioned is not True:
+            return self.case.rows
+        return {stream: [parts[task]] for stream, parts in self.case.rows.items()}
 
     def judge(self, worker: WorkerProcess) -> int:
         """Check every topic: each result once, those in time in order; returns the number of results."""
@@ -157,7 +169,10 @@ class GroupTrial:
             reader = Reader(self.case.bootstrap, sink)
             reader.wait_for_count(sum(rows.values()), worker.alive)
             found = reader.rows()
-            times = [row["_ts"] for row in found if in_time(row)]
+            times: dict[int, list[int]] = defaultdict(list)
+            for record, row in zip(reader.records, found, strict=True):
+                if in_time(row):
+                    times[record.partition].append(row["_ts"])
             found = unmarked(found)
             reader.close()
             missing, extra = rows - canonical(found), canonical(found) - rows
@@ -167,5 +182,5 @@ class GroupTrial:
                 f"missing {list(missing)[:3]}, too many {list(extra)[:3]}; "
                 f"{[(m.name, m.id, m.began, m.ended, m.since) for m in self.members()]}"
             )
-            assert times == sorted(times), sink
+            assert all(own == sorted(own) for own in times.values()), sink
         return sum(sum(rows.values()) for rows in expected.values())

@@ -20,7 +20,7 @@ settings.register_profile("deep", max_examples=100, **_ALWAYS)
 settings.register_profile("thorough", max_examples=2000, **_ALWAYS)
 # A mutant must be caught by the same examples in every run; its failures are not worth shrinking or keeping.
 settings.register_profile(
-    "mutation", max_examples=60, derandomize=True, database=None, phases=[Phase.generate], **_ALWAYS
+    "mutation", max_examples=60, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate], **_ALWAYS
 )
 
 _NAME = os.environ.get("HYPOTHESIS_PROFILE", "quick")

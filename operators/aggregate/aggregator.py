@@ -53,8 +53,8 @@ T = TypeVar("T", bound=np.generic)
 class Aggregator:
     """Aggregates the results of one query.
 
-    Args:
-        sources: the stores that the results' row ids refer to.
+    Attributes:
+        sources: the stores that the row ids of new results refer to.
     """
 
     def __init__(self, query: Query, sources: WindowStores) -> None:
@@ -62,7 +62,8 @@ class Aggregator:
             raise InvariantError(f"query {query.name!r} has no aggregates")
         self._aggregation: Aggregation = query.aggregation
         self._outputs = query.outputs
-        self._sources = sources
+        self._expires = query.expiry
+        self.sources = sources
         self._every = self._aggregation.every_ms
         self._lifetimes = {alias: Lifetimes(sources, alias) for alias in (sources.life if sources.rows_windows else ())}
         self._watched = tuple(sources.rows_windows)
@@ -95,7 +96,11 @@ class Aggregator:
 
     def process(self, found: Tuples, cut: int) -> Batch:
         """Take in a slice's results, all with ts < cut, and return the emissions at the multiples before `cut`."""
-        self._enter(found)
+        self.enter(found, self.sources)
+        return self.emit(cut)
+
+    def emit(self, cut: int) -> Batch:
+        """Return the emissions at the multiples before `cut`; all results with ts < cut have been entered."""
         for alias in self._watched:
             lifetimes = self._lifetimes[alias]
             rows, items = self._living.take_watched(alias, lifetimes.ended(cut))
@@ -110,20 +115,30 @@ class Aggregator:
         self._forget(over)
         return out
 
-    def _enter(self, found: Tuples) -> None:
-        expiry = self._expiry(found)
+    def enter_late(self, found: Tuples, sources: WindowStores) -> None:
+        """Take in results of a cleanup, in any order.
+
+        Args:
+            sources: the stores that their row ids refer to.
+        """
+        self.enter(found, sources, late=True)
+
+    def enter(self, found: Tuples, sources: WindowStores, *, late: bool = False) -> None:
+        """Take in results; unless `late`, ascending by ts and not before earlier ones. See `enter_late`."""
+        resolve = sources.resolver(found.aliases, found.rows)
+        expiry = self._expiry(found, resolve)
         begin = -(-found.ts // self._every)
         end = np.where(expiry >= FOREVER, NEVER, expiry // self._every + 1)
         seen = begin < end
         if not seen.all():
             found, begin, end = found.take(seen), begin[seen], end[seen]
+            resolve = sources.resolver(found.aliases, found.rows)
         n = len(found)
         if n == 0:
             return
-        resolve = self._sources.resolver(found.aliases, found.rows)
         keys = [evaluate(expr, resolve, n) for expr in self._aggregation.group_by]
         groups = self._groups.find(keys, n)
-        slots = self._living.add(groups, begin, end)
+        slots = self._living.add(groups, begin, end, late=late)
         self._reserve()
         np.add.at(self._groups.uses, groups, 1)
         for argument, values in self._values.items():
@@ -133,8 +148,10 @@ class Aggregator:
             open_ = self._lifetimes[alias].end(rows) >= FOREVER
             self._living.watch(alias, rows[open_], slots[open_])
 
-    def _expiry(self, found: Tuples) -> I64:
+    def _expiry(self, found: Tuples, resolve: Resolve) -> I64:
         """Return (n,) the last instants at which results are alive, as far as is known."""
+        if self._expires is not None:
+            return np.minimum(found.expiry, resolve(self._expires).values.astype(np.int64))
         if not self._watched:
             return found.expiry
         # With ROWS windows `expiry` is a bound for joining in the total order; here instants count.

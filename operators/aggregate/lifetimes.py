@@ -101,19 +101,21 @@ class LivingResults:
         self._free: I64 = np.arange(self.capacity, dtype=np.int64)
         self._free_count = self.capacity
         self._waiting: deque[tuple[I64, I64]] = deque()
+        self._waiting_late = EventQueue()
         self._leaving = EventQueue()
         self._watched = {alias: EventQueue() for alias in watched}
 
     def __len__(self) -> int:
         return self.capacity - self._free_count
 
-    def add(self, groups: I64, begin: I64, end: I64) -> I64:
+    def add(self, groups: I64, begin: I64, end: I64, *, late: bool = False) -> I64:
         """Add n results and return their slots, (n,) int64.
 
         Args:
             groups: (n,) the group of each result.
-            begin: (n,) first multiples, ascending, none before those of results added earlier.
+            begin: (n,) first multiples; unless `late`, ascending and none before those of earlier results.
             end: (n,) the multiples after the last, larger than `begin`; NEVER where the end is not known.
+            late: the results are not in the order of their ts.
         """
         n = len(groups)
         if self._free_count < n:
@@ -131,7 +133,10 @@ class LivingResults:
         self.group[slots] = groups
         self._begin[slots] = begin
         items = self._items(slots)
-        self._waiting.append((begin, items))
+        if late:
+            self._waiting_late.push(begin, items)
+        else:
+            self._waiting.append((begin, items))
         ends = end < NEVER
         self._leaving.push(end[ends], items[ends])
         return slots
@@ -173,6 +178,8 @@ class LivingResults:
             if stop < len(begins):
                 self._waiting.appendleft((begins[stop:], waiting[stop:]))
             entering.append(waiting[:stop][self._valid(waiting[:stop])] & _SLOT_MASK)
+        _, late = self._waiting_late.take(last + 1)
+        entering.append(late[self._valid(late)] & _SLOT_MASK)
         come = np.concatenate(entering)
         left = over[seen]
         slots = np.concatenate([come, left])
@@ -202,5 +209,6 @@ class LivingResults:
         """Return the bytes of all arrays."""
         arrays: list[npt.NDArray[Any]] = [self.group, self._begin, self._reuses, self._free]
         waiting = sum(begins.nbytes + items.nbytes for begins, items in self._waiting)
+        waiting += self._waiting_late.size_bytes()
         queues = self._leaving.size_bytes() + sum(queue.size_bytes() for queue in self._watched.values())
         return sum(array.nbytes for array in arrays) + waiting + queues

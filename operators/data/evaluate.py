@@ -209,7 +209,7 @@ def _product_fits(a: Any, b: Any) -> Any:
 def _call(expr: Call, resolve: Resolve, n: int) -> tuple[Any, Valid]:
     """Functions whose result is not a string.
 
-    A BIGINT result of a DOUBLE argument, as SIGN has, is made before the type of the result decides.
+    SIGN comes before the others, since its result is a BIGINT even where its argument is a DOUBLE.
     """
     if expr.name == "COALESCE":
         value, valid = _value(expr.args[0], resolve, n)
@@ -233,6 +233,8 @@ def _call(expr: Call, resolve: Resolve, n: int) -> tuple[Any, Valid]:
             value = np.asarray(value, np.int64)
             if expr.name == "ABS":
                 return np.abs(value), _both(valid, value != _INT_MIN)
+            if expr.name not in ("FLOOR", "CEIL", "ROUND"):
+                raise ValueError(f"no such function: {expr.name}")
             return value, valid
         value = _as_double(value, type_of(expr.args[0]))
         match expr.name:

@@ -186,12 +186,18 @@ class MigrationStatistics:
     reason: str = ""
 
 
+FILES = "files"
+"""The strategy of an engine that keeps state beyond its budget in mapped files (`operators.kernels.pages`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpillStatistics:
     """State that was spilled to disk to keep the memory budget, and the results pending for it (`operators.spill`).
 
     Attributes:
+        strategy: chooses what to spill; FILES where nothing is spilled, since results must not come late.
         used_bytes: memory taken by states and source tuples now.
+        file_bytes: bytes of states and source tuples in mapped files now; more of the budget makes them fewer.
         spills: how often the budget was exceeded.
         spilled_groups: partition groups spilled; so for `spilled_tuples` and `spilled_bytes` (compressed).
         on_disk_tuples: tuples on disk now.
@@ -206,6 +212,7 @@ class SpillStatistics:
     strategy: str
     budget_bytes: int
     used_bytes: int = 0
+    file_bytes: int = 0
     spills: int = 0
     spilled_groups: int = 0
     spilled_tuples: int = 0

@@ -26,7 +26,22 @@ of the sources have already partitioned them, and partition p of everything stay
 (`demand`). The producer keeps them back and reports so in band (`withholding`). Tuples that the reader demands after
 all arrive late, and the reader waits for them before it continues. A kind that is resumed so often that the answers
 cost more than is saved rests (`payoff`). Feedback applies only to inputs that are results of joins, by equalities. For
-an input of a split join it applies only where one input of its producer has the whole key.
+an input of a split join it applies only where one input of its producer has the whole key. By the same requests and
+notices the joins of a new plan make results from before a plan change on demand (`on_demand`).
 
-**Not distributed** are ROWS windows (they count all tuples of a stream), EXCEPT, and aggregates.
+**Aggregates** are an operator above the top join. Each of its tasks has a share of the groups, by the hash of the GROUP
+BY values. A result carries its expiry, so the operator knows when the result dies.
+
+**A set difference** is one operator, not one per subtracted stream: between two operators, every coming and going of a
+tuple would travel. Its tasks share the keys by which all streams are subtracted.
+
+**Memory budgets.** A join that has spilled tuples produces some results late, after its watermark has passed them.
+Beside the watermark, the *processed up to* of a channel, blocks carry *complete up to*: no late result that follows has
+a smaller ts (`Engine.complete`). A reader processes up to the first and forgets up to the second. Late results enter
+its spilled state as a part that was joined with nothing yet (`Engine.enter_late`), and its own cleanup passes them on.
+When a record of late results entered is an event of the reader's spill log, so a task that begins again repeats it at
+the same instant. Aggregates take their input in order, so they proceed only up to the second.
+
+**ROWS windows** count all tuples of a stream, so an intake of all streams numbers the tuples, and the windows become
+predicates (`rows_windows`).
 """

@@ -1,31 +1,50 @@
 """Decomposes a query's plan into operators: what each operator computes, and what travels between them.
 
-`services.control.plan_versions` calls `decompose`. Workers check a plan by `check_distributable` before they start.
+`services.control.plan_versions` calls `decompose`.
 
 The sub-query of an operator has one source per input. A source of the query that is read directly keeps its stream,
-with one more column for the tuple's position in its log. The results of another operator are a stream with the columns
-`c0, c1, ...`. If they have several components they also have `expiry`, an upper bound for the `_ts` of the tuples that
-they join with. The window of such a stream is the least of its components' windows, a bound that expiry only tightens.
+with one more column for the tuple's position in its log. A table is an input of the join that reads it, with one more
+column for the row's number; every task of that join has all of its rows. The results of another operator are a stream
+with the columns `c0, c1, ...`. If they have several components they also have `expiry`, an upper bound for the `_ts` of
+the tuples that they join with. The window of such a stream is the least of its components' windows, a bound that expiry
+only tightens.
 
 A predicate acts at the same join as in the fused plan (`operators.plan.predicates`). This includes equalities that
 follow from others.
+
+**Aggregates** are an operator above the top join. Its tasks share the groups; a result's `expiry` is when it dies.
+
+**A set difference** is one operator that reads all sources. Its tasks share the keys that every subtracted stream is
+compared by; without such a key there is one task.
+
+**ROWS windows** of joins become predicates over columns that an intake of all streams computes
+(`operators.distributed.rows_windows`). Aggregates and set differences need to know when each tuple leaves its window,
+even if nothing joins it. With ROWS windows, such a query is one operator.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from operators.data.tuples import FOREVER
 from operators.distributed.kinds import MAX_KINDS, EdgeKind, own_kinds, passed_on
+from operators.distributed.rows_windows import counted_windows, horizon_column, with_horizons
 from operators.feedback.watch import suppressed_side
-from operators.plan.equalities import equality_classes
+from operators.plan.equalities import EqualityClass, equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
-from operators.plan.predicates import Operand, constants, join_condition, selections
-from operators.state.sources import life_of
+from operators.plan.predicates import Operand, conjuncts, constants, join_condition, selections
+from operators.state.numbered import NumberColumn
+from operators.state.sources import HORIZON, life_of
+from schemas.codecs.encode import key_names
+from schemas.columns import Batch, Column
 from schemas.errors import InvariantError, UsageError
 from schemas.query import (
+    Aggregate,
     ColumnRef,
     Compare,
     Expr,
@@ -34,6 +53,8 @@ from schemas.query import (
     Query,
     Source,
     Stream,
+    Subtraction,
+    Table,
     Type,
     Window,
     aliases_of,
@@ -41,6 +62,7 @@ from schemas.query import (
     substitute,
 )
 
+AGGREGATES = "aggregates of the results"
 POSITION = "@position"
 EXPIRY = "@expiry"
 CHANNEL = "@channel"
@@ -62,9 +84,13 @@ class Edge:
         channels: The number of tasks that write into one partition.
         forward: Task p writes to partition p only. Otherwise `keys` determine the partition.
         keys: The operands that determine a tuple's partition, over the columns of the query; empty with one partition.
+        keeps_nulls: A tuple with a null among its keys is sent, too, to the first partition: it matches nothing, but it
+            may be in a set difference, and it has a group.
         predicates: The predicates that a tuple must satisfy to be sent: an intake's selections.
         kinds: The kinds by which the reader and the readers above it suspend tuples; empty without feedback.
         above: The topics of edges towards the top whose readers own some of the `kinds`.
+        on_demand: The numbers of the kinds by which results from before the plan's start are requested
+            (`operators.distributed.on_demand`), the reader's own first; empty if all of them are sent.
         producer: The sub-plan whose results travel.
         consumer: The sub-plan that reads them.
     """
@@ -77,9 +103,11 @@ class Edge:
     channels: int
     forward: bool
     keys: tuple[Operand, ...]
+    keeps_nulls: bool = False
     predicates: tuple[Expr, ...] = ()
     kinds: tuple[EdgeKind, ...] = ()
     above: tuple[str, ...] = ()
+    on_demand: tuple[int, ...] = ()
     producer: str = ""
     consumer: str = ""
 
@@ -105,14 +133,50 @@ class OperatorInput:
     """One input of an operator.
 
     Attributes:
-        stream: The stream that the sub-query reads.
+        source: The stream or table that the sub-query reads.
         edge: The edge that feeds it; None for a source that is read directly.
-        position: For such a source, the name of the column with a tuple's position in the log.
+        position: For such a source, the name of the column with a tuple's position in the log, or a row's number.
+        in_order: The operator takes the tuples of an edge in their order only. It waits until no late tuple can follow.
     """
 
-    stream: Stream
+    source: Stream | Table
     edge: Edge | None
     position: str = ""
+    in_order: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table, whose rows are there from the start."""
+        return isinstance(self.source, Table)
+
+    @property
+    def stream(self) -> Stream:
+        """The source of an input that is no table."""
+        if not isinstance(self.source, Stream):
+            raise InvariantError(f"{self.source} is no stream")
+        return self.source
+
+
+@dataclass(frozen=True, slots=True)
+class TracedJoin:
+    """A join to whose partition groups a task traces results (`operators.distributed.lineage`).
+
+    Attributes:
+        name: The sub-plan.
+        aliases: Its aliases.
+        key: What the join hashes, over the columns of the tracing operator's sub-query; empty without a key.
+        tasks: The number of its tasks.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    key: tuple[Operand, ...]
+    tasks: int
+
+    @property
+    def columns(self) -> tuple[ColumnRef, ...]:
+        """The columns that the key reads."""
+        return tuple(column for operand in self.key for column in columns_of(operand.expr))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +184,7 @@ class DistributedOperator:
     """One operator of a distributed plan.
 
     Attributes:
-        name: Its part of the plan: the sub-plan, or the stream that an intake reads.
+        name: Its part of the plan: the sub-plan, the streams that an intake reads, or AGGREGATES.
         query: The sub-query that it computes. Its outputs are the columns that travel, named by `output_name`. The top
             operator has the query's own outputs, then the `ranks` columns.
         plan: The plan of the sub-query.
@@ -128,9 +192,14 @@ class DistributedOperator:
         forward: Task p reads partition p of every input.
         inputs: Its inputs, left first.
         outputs: The edges that its results take; empty for the top operator.
-        ranks: The number of columns that order results of equal ts; 0 except for the top operator.
-        kept: Per stream that it reads directly, how long the query's windows need a tuple of the stream, in ms.
+        ranks: The number of columns that order results of equal ts; 0 unless the top operator is a join.
+        kept: Per stream that it reads directly, how long the query needs a tuple of the stream, in ms: for its windows,
+            and beyond them for the changes that follow when the tuple dies.
         columns: For a join, the name in the sub-query of each column of the query.
+        keys: For aggregates, the names of a group's values in the keys of results; else None.
+        numbered: By stream, the columns with horizons of a join's inputs, for ROWS windows.
+        traced: For a join whose results are traced, the joins whose results it reads, directly or not, children before
+            parents, and last itself; else empty.
     """
 
     name: str
@@ -143,12 +212,56 @@ class DistributedOperator:
     ranks: int = 0
     kept: tuple[tuple[str, int], ...] = ()
     columns: Mapping[ColumnRef, ColumnRef] = field(default_factory=dict, hash=False, compare=False)
+    keys: tuple[str, ...] | None = None
+    numbered: Mapping[str, tuple[NumberColumn, ...]] = field(default_factory=dict, hash=False, compare=False)
+    traced: tuple[TracedJoin, ...] = ()
+
+    @property
+    def is_intake(self) -> bool:
+        """Whether it only passes sources on (`operators.distributed.intake`)."""
+        return isinstance(self.plan, Leaf) and bool(self.outputs) and self.inputs[0].edge is None
+
+    @property
+    def streams(self) -> tuple[OperatorInput, ...]:
+        """The inputs that are no tables."""
+        return tuple(given for given in self.inputs if not given.is_table)
+
+    def with_row_numbers(self, tables: Mapping[str, Batch]) -> dict[str, Batch]:
+        """Return the tables that the operator reads, by name, with the column of row numbers.
+
+        Args:
+            tables: All tables of the query, by name.
+        """
+        found: dict[str, Batch] = {}
+        for given in self.inputs:
+            if given.is_table:
+                rows = tables[given.source.name]
+                numbers = Column(Type.BIGINT, np.arange(len(rows), dtype=np.int64))
+                found[given.source.name] = Batch(rows.ts, {**rows.columns, given.position: numbers})
+        return found
 
 
 def output_name(column: ColumnRef) -> str:
-    """Return the name of a query's column in an operator's results. The names are unique: an alias with a dot would
-    have to be quoted, and `decompose` rejects it."""
-    return f"{column.alias}.{column.name}"
+    """Return the name of a query's column in an operator's results; unique, since an alias with a dot is quoted."""
+    return f"{Leaf(column.alias)}.{column.name}"
+
+
+def without_joins_of_tables(query: Query, plan: Plan) -> Plan:
+    """Return the plan with each join of tables alone resolved: its tables are joined one after the other with the other
+    input. No task could compute such a join by itself, since nothing would make it proceed."""
+    if isinstance(plan, Leaf):
+        return plan
+    left, right = (without_joins_of_tables(query, side) for side in (plan.left, plan.right))
+    for joined, other in ((left, right), (right, left)):
+        if isinstance(joined, Join) and _all_tables(query, joined):
+            for alias in joined.aliases:
+                other = Join(other, Leaf(alias))
+            return other
+    return Join(left, right)
+
+
+def _all_tables(query: Query, plan: Plan) -> bool:
+    return all(query.source(alias).is_table for alias in plan.aliases)
 
 
 def decompose(
@@ -159,6 +272,8 @@ def decompose(
     prefix: str = "",
     *,
     feedback: bool = False,
+    lineage: bool = False,
+    on_demand: bool = False,
 ) -> tuple[DistributedOperator, ...]:
     """Return the operators of a plan: joins before intakes, the top operator first.
 
@@ -170,41 +285,14 @@ def decompose(
             source topic. With PARTITION BY it is always that number.
         prefix: The prefix of the names of internal topics; `<n>.<aliases>` follows.
         feedback: Joins report to each other what they do not demand (`operators.distributed.feedback`).
+        lineage: Results carry what is needed to trace them to the partition groups of the joins below.
+        on_demand: Where possible, joins make results from before the plan's start on demand only.
 
     Raises:
         UsageError: The query cannot be distributed; the message gives the reason.
     """
-    check_distributable(query, plan)
-    return _Decomposition(query, plan, partitions, split, prefix, feedback).operators()
-
-
-def check_distributable(query: Query, plan: Plan) -> None:
-    """Check that a plan can be distributed.
-
-    Raises:
-        UsageError: It cannot; the message gives the reason.
-    """
-    why = ""
-    tables = [source.stream.name for source in query.sources if not isinstance(source.stream, Stream)]
-    rows = [source.alias for source in query.sources if source.window.kind == "ROWS"]
-    topics: dict[str, str] = {}
-    shared = [s.topic for s in query.streams() if topics.setdefault(s.topic, s.name) != s.name]
-    if query.subtracted:
-        why = "EXCEPT subtracts, and only joins are placed"
-    elif query.aggregation is not None:
-        why = "aggregates are over all results, which no single task of a split join has"
-    elif tables:
-        why = f"every task would need all of table {tables[0]}"
-    elif rows:
-        why = f"[ROWS n] of {rows[0]} counts all tuples of a stream, in an order that only one task sees"
-    elif isinstance(plan, Leaf):
-        why = "it has no join"
-    elif shared:
-        why = f"two streams are declared over topic {shared[0]!r}, and a partition is read by one operator"
-    elif any("." in source.alias for source in query.sources):
-        why = "an alias has a dot in it"
-    if why:
-        raise UsageError(f"placement per-operator cannot run this query: {why}; use placement fused")
+    plan = without_joins_of_tables(query, plan)
+    return _Decomposition(query, plan, partitions, split, prefix, feedback, lineage, on_demand).operators()
 
 
 class _Decomposition:
@@ -216,34 +304,62 @@ class _Decomposition:
         split: int | None,
         prefix: str,
         feedback: bool,
+        lineage: bool,
+        on_demand: bool,
     ) -> None:
-        self.query = query
+        self.original = query
+        self.counted = counted_windows(query)
+        self.query = query = with_horizons(query)
         self.prefix = prefix
         self.plan = plan
         self.forward = bool(query.partition_by)
+        # Changes of an answer follow from the answer before them.
+        self.beyond = 1 if query.subtracted else 0 if query.aggregation is None else query.aggregation.every_ms
         self.split = split or max(partitions[s.topic] for s in query.streams())
         if self.forward:
             self.split = max(partitions[s.topic] for s in query.streams())
-        self.classes = equality_classes(query.predicates)
-        self.joins = [node for node in postorder(plan) if isinstance(node, Join)]
-        self.keys = {node: self._keys(node) for node in self.joins}
+        if query.subtracted:
+            self.classes: Mapping[Expr, EqualityClass] = {}
+            self.sides: dict[Join, tuple[Plan, ...]] = {_as_join(plan): tuple(Leaf(alias) for alias in plan.aliases)}
+        else:
+            self.classes = equality_classes(query.predicates)
+            self.sides = {node: (node.left, node.right) for node in postorder(plan) if isinstance(node, Join)}
+        self.joins = list(self.sides)
+        self.lineage = lineage and not query.subtracted
+        self.keys = {node: self._difference_keys(node) if query.subtracted else self._keys(node) for node in self.joins}
         self.tasks = {node: self.split if self.forward or self.keys[node][0] else 1 for node in self.joins}
         self.predicates_at = {node: self._predicates_at(node) for node in self.joins}
         self.numbered = 0
         self.kinds: dict[Plan, tuple[EdgeKind, ...]] = {}
-        for node in reversed(self.joins) if feedback else ():
+        self.on_demand: dict[Plan, tuple[int, ...]] = {}
+        on_demand = on_demand and not query.subtracted and query.aggregation is None
+        for node in reversed(self.joins) if feedback or on_demand else ():
             self._assign_kinds(node)
+        for node in reversed(self.joins) if on_demand else ():
+            self._assign_on_demand(node)
+        if not feedback:
+            self.kinds = {
+                node: tuple(kind for kind in kinds if kind.number in self.on_demand.get(node, ()))
+                for node, kinds in self.kinds.items()
+            }
         readers: dict[str, set[Join]] = {}
         for node in self.joins:
-            for side in (node.left, node.right):
-                if isinstance(side, Leaf):
+            for side in self.sides[node]:
+                if isinstance(side, Leaf) and not query.source(side.alias).is_table:
                     readers.setdefault(self._stream(side.alias).name, set()).add(node)
-        self.intakes = [
+        topics = Counter(stream.topic for stream in query.streams())
+        self.taken_in = [
             stream
             for stream in query.streams()
-            if len(readers[stream.name]) > 1
+            if self.counted
+            or topics[stream.topic] > 1
+            or len(readers[stream.name]) > 1
             or any(self.tasks[node] > 1 and not self.forward for node in readers[stream.name])
         ]
+        together: dict[str, list[Stream]] = {}
+        for stream in self.taken_in:
+            together.setdefault("" if self.counted else stream.topic, []).append(stream)
+        self.intakes = [tuple(streams) for streams in together.values()]
 
     def _stream(self, alias: str) -> Stream:
         stream = self.query.source(alias).stream
@@ -258,7 +374,9 @@ class _Decomposition:
                 continue
             partitioned = self.tasks[reader] > 1 and not self.forward
             kinds: tuple[EdgeKind, ...] = ()
-            if side == suppressed_side(reader):
+            # What a table lacks it will lack for ever: there is nothing to resume.
+            beside_table = _all_tables(self.query, (reader.left, reader.right)[1 - side])
+            if side == suppressed_side(reader) and not beside_table:
                 condition = join_condition(
                     self.query.predicates, reader.left.aliases, reader.right.aliases, self.classes
                 )
@@ -271,15 +389,45 @@ class _Decomposition:
                 kinds += passed_on(self.kinds.get(reader, ()), reader, side, _home)
             self.kinds[child] = kinds
 
+    def _assign_on_demand(self, reader: Join) -> None:
+        """Determine by which kinds a join requests results of its inputs from before the plan's start, for itself and
+        for the joins above it."""
+        asked = self.on_demand.get(reader, ())
+        if reader is not self.plan and not asked:
+            return
+        for side, child in enumerate((reader.left, reader.right)):
+            kinds = self.kinds.get(child, ())
+            own = [kind.number for kind in kinds if kind.opposite is not None and kind.own]
+            passed = [kind.number for kind in self.kinds.get(reader, ()) if kind.number in asked and kind.home == side]
+            if own and {*passed} <= {kind.number for kind in kinds}:
+                self.on_demand[child] = (own[0], *passed)
+
     # --- What acts where ----------------------------------------------------------------------------
 
-    def _keys(self, node: Join) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    def _keys(self, node: Join) -> tuple[tuple[Operand, ...], ...]:
         """Return the operands by which the two inputs of a join are partitioned."""
         condition = join_condition(self.query.predicates, node.left.aliases, node.right.aliases, self.classes)
         return tuple(t.left for t in condition.keys), tuple(t.right for t in condition.keys)
 
+    def _difference_keys(self, node: Join) -> tuple[tuple[Operand, ...], ...]:
+        """Return the operands by which the inputs of a set difference are partitioned: those of the first input to
+        which every subtracted stream has an equal."""
+        first, *subtracted = node.aliases
+        equal = [
+            {term.left: term.right for term in join_condition(conjuncts(self.query), (first,), (alias,)).keys}
+            for alias in subtracted
+        ]
+        shared = tuple(operand for operand in equal[0] if all(operand in terms for terms in equal))
+        return shared, *(tuple(terms[operand] for operand in shared) for terms in equal)
+
     def _predicates_at(self, node: Join) -> tuple[Expr, ...]:
-        """Return the predicates that act at a join. One predicate of each class of equalities is enough."""
+        """Return the predicates that act at a join. One predicate of each class of equalities is enough.
+
+        At a set difference, these are the conditions of all subtractions that read other sources than the subtracted.
+        """
+        if self.query.subtracted:
+            given = [p for part in self.query.subtracted for p in part.on]
+            return tuple(p for p in given if aliases_of(p) & {self.query.sources[0].alias})
         left, right = frozenset(node.left.aliases), frozenset(node.right.aliases)
         found: dict[Expr, None] = {}
         for predicate in self.query.predicates:
@@ -303,53 +451,73 @@ class _Decomposition:
             if len(aliases) > 1:
                 found[ColumnRef(alias, "_ts", Type.TIMESTAMP)] = None
             found[ColumnRef(alias, POSITION, Type.BIGINT)] = None
+            if self.original.source(alias).window.kind == "ROWS":
+                # Also where nothing compares it any more: states are purged by it.
+                found[horizon_column(alias, self.query.source(alias).stream.name)] = None
         above = [join for join in self.joins if aliases < frozenset(join.aliases)]
         exprs = [expr for join in above for expr in self.predicates_at[join]]
-        for expr in (*exprs, *(output.expr for output in self.query.outputs)):
+        exprs += [operand.expr for join in self._traced(node) for operand in self.keys[join][0]]
+        for expr in (*exprs, *self.query.read_of_results()):
             for column in columns_of(expr):
                 if column.alias in aliases and not (len(aliases) == 1 and column.name == "_ts"):
                     found[column] = None
         return tuple(found)
 
+    def _traced(self, node: Plan) -> list[Join]:
+        """Return the joins to which a sub-plan's results are traced."""
+        if not self.lineage:
+            return []
+        return [join for join in self.joins if frozenset(join.aliases) <= frozenset(node.aliases)]
+
     # --- Operators ----------------------------------------------------------------------------------
 
     def operators(self) -> tuple[DistributedOperator, ...]:
+        if self.counted and (self.query.subtracted or self.query.aggregation is not None):
+            return (self._whole(),)
         joins: list[DistributedOperator] = []
         edges: dict[Plan, Edge] = {}
-        intake_edges: dict[str, list[Edge]] = {stream.name: [] for stream in self.intakes}
+        intake_edges: dict[str, list[Edge]] = {stream.name: [] for stream in self.taken_in}
         for number, node in enumerate(self.joins):
-            inputs = tuple(self._input(node, side, edges, intake_edges) for side in (node.left, node.right))
+            inputs = tuple(self._input(node, side, edges, intake_edges) for side in self.sides[node])
             outputs: tuple[Edge, ...] = ()
             if node is not self.plan:
                 edges[node] = self._edge(self._topic(number + 1, node.aliases), node, self.tasks[node])
                 outputs = (edges[node],)
+            elif self.query.aggregation is not None:
+                outputs = (self._edge_to_aggregates(self._topic(number + 1, node.aliases), node),)
             joins.append(self._join(node, inputs, outputs))
-        intakes = [self._intake(stream, tuple(intake_edges[stream.name])) for stream in self.intakes]
-        return (*reversed(joins), *intakes)
+        intakes = [
+            self._intake(streams, tuple(edge for stream in streams for edge in intake_edges[stream.name]))
+            for streams in self.intakes
+        ]
+        above = [self._aggregates(joins[-1].outputs[0])] if self.query.aggregation is not None else []
+        return (*above, *reversed(joins), *intakes)
 
     def _input(
         self, node: Join, side: Plan, edges: Mapping[Plan, Edge], intakes: Mapping[str, list[Edge]]
     ) -> OperatorInput:
         if isinstance(side, Leaf):
-            stream = self._stream(side.alias)
-            if stream not in self.intakes:
+            source = self.query.source(side.alias)
+            if isinstance(source.stream, Table):
+                return _with_position(source.stream)
+            stream = source.stream
+            if stream not in self.taken_in:
                 return _with_position(stream)
-            number = len(self.joins) + 1 + self.intakes.index(stream)
+            number = len(self.joins) + 1 + self.taken_in.index(stream)
             topic = self._topic(number, (side.alias,))
             edge = self._edge(topic, side, self.split if self.forward else 1)
             edge = replace(edge, predicates=selections(self.query, side.alias))
             intakes[stream.name].append(edge)
         else:
             edge = edges[side]
-        marks = (Field(CHANNEL, Type.BIGINT),) if edge.marks_channels else ()
-        return OperatorInput(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
+        return _from_edge(edge)
 
     def _topic(self, number: int, aliases: Iterable[str]) -> str:
         """Return the topic of an operator's results."""
         return f"{self.prefix}{number}.{_topic_part(aliases)}"
 
     def _reader(self, node: Plan) -> Join:
-        return next(join for join in self.joins if node in (join.left, join.right))
+        return next(join for join in self.joins if node in self.sides[join])
 
     def _above(self, node: Plan) -> tuple[str, ...]:
         """Return the topics of the edges above a sub-plan's from which kinds are passed on to it, the nearest first."""
@@ -363,131 +531,254 @@ class _Decomposition:
         return tuple(found)
 
     def _edge(self, topic: str, node: Plan, producers: int) -> Edge:
-        """Return the edge from a sub-plan to the join above it."""
+        """Return the edge from a sub-plan to the join, or set difference, above it."""
         above = self._reader(node)
-        channels = 1 if self.forward else producers
-        if channels > MAX_CHANNELS:
-            raise UsageError(f"a join is split into at most {MAX_CHANNELS} tasks, not {channels}")
         partitions = self.tasks[above]
         hashed = partitions > 1 and not self.forward
-        keys = self.keys[above][0 if node is above.left else 1] if hashed else ()
-        lives = tuple(life_of(self.query.source(alias)) for alias in node.aliases)
-        return Edge(
-            topic,
-            node.aliases,
-            self._read_above(node),
-            lives,
-            partitions,
-            channels,
-            self.forward,
-            keys,
+        edge = self._plain_edge(topic, node, self._read_above(node), partitions, producers)
+        return replace(
+            edge,
+            keys=self.keys[above][self.sides[above].index(node)] if hashed else (),
+            keeps_nulls=bool(self.query.subtracted) and node == self.sides[above][0],
             kinds=self.kinds.get(node, ()),
             above=self._above(node),
-            producer=str(node),
+            on_demand=self.on_demand.get(node, ()),
             consumer=str(above),
         )
 
-    def _life(self, node: Plan) -> int:
-        return min(life_of(self.query.source(alias)) for alias in node.aliases)
+    def _edge_to_aggregates(self, topic: str, node: Join) -> Edge:
+        """Return the edge from the top join to the aggregates of its results."""
+        times = [ColumnRef(alias, "_ts", Type.TIMESTAMP) for alias in node.aliases]
+        read = [column for expr in self.query.read_of_results() for column in columns_of(expr)]
+        groups = () if self.query.aggregation is None else self.query.aggregation.group_by
+        partitions = self.split if self.forward or groups else 1
+        edge = self._plain_edge(topic, node, tuple(dict.fromkeys([*times, *read])), partitions, self.tasks[node])
+        hashed = partitions > 1 and not self.forward
+        keys = tuple(Operand(expr) for expr in groups) if hashed else ()
+        return replace(edge, keys=keys, keeps_nulls=True, consumer=AGGREGATES)
+
+    def _plain_edge(
+        self, topic: str, node: Plan, columns: tuple[ColumnRef, ...], partitions: int, producers: int
+    ) -> Edge:
+        channels = 1 if self.forward else producers
+        if channels > MAX_CHANNELS:
+            raise UsageError(f"a join is split into at most {MAX_CHANNELS} tasks, not {channels}")
+        lives = tuple(life_of(self.query.source(alias)) for alias in node.aliases)
+        return Edge(topic, node.aliases, columns, lives, partitions, channels, self.forward, (), producer=str(node))
+
+    def _source(self, name: str, side: Plan, given: OperatorInput) -> Source:
+        """Return the source of a sub-query for an input."""
+        life = min(life_of(self.query.source(alias)) for alias in side.aliases)
+        return Source(name, given.source, Window("UNBOUNDED") if life >= FOREVER else Window("RANGE", life))
 
     def _join(self, node: Join, inputs: tuple[OperatorInput, ...], outputs: tuple[Edge, ...]) -> DistributedOperator:
-        sides = (node.left, node.right)
-        names = _names(node)
+        sides = self.sides[node]
+        names = [str(side) for side in sides]
         renamed: dict[ColumnRef, ColumnRef] = {}
-        sources: list[Source] = []
         for side, name, given in zip(sides, names, inputs, strict=True):
-            life = self._life(side)
-            window = Window("UNBOUNDED") if life >= FOREVER else Window("RANGE", life)
-            sources.append(Source(name, given.stream, window))
             if given.edge is None:
                 alias = side.aliases[0]
-                for field in self._stream(alias).fields:
+                for field in self.query.source(alias).stream.fields:
                     renamed[ColumnRef(alias, field.name, field.type)] = ColumnRef(name, field.name, field.type)
                 renamed[ColumnRef(alias, POSITION, Type.BIGINT)] = ColumnRef(name, given.position, Type.BIGINT)
             else:
-                for number, column in enumerate(given.edge.columns):
-                    renamed[column] = ColumnRef(name, f"c{number}", column.type)
+                renamed |= _on_edge(name, given.edge)
             if isinstance(side, Leaf):
                 renamed[ColumnRef(side.alias, "_ts", Type.TIMESTAMP)] = ColumnRef(name, "_ts", Type.TIMESTAMP)
-        predicates = [substitute(expr, renamed) for expr in self.predicates_at[node]]
-        for side, given in zip(sides, inputs, strict=True):
+        plan: Plan = Leaf(names[0])
+        for name in names[1:]:
+            plan = Join(plan, Leaf(name))
+        sources = tuple(map(self._source, names, sides, inputs))
+        sub = Query(self.query.name, self.query.sink, sources, (), ())
+        if self.query.subtracted:
+            sub = replace(sub, subtracted=self._subtractions(names, inputs, renamed))
+            acting: list[Expr] = []
+        else:
+            acting = [substitute(expr, renamed) for expr in self.predicates_at[node]]
+        # Selections of sources that are read by way of an intake apply there.
+        for side, given in zip(sides[:1] if self.query.subtracted else sides, inputs, strict=False):
             if isinstance(side, Leaf) and given.edge is None:
-                predicates += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
-        for mine, other, given in ((0, 1, inputs[0]), (1, 0, inputs[1])):
-            if given.edge is not None and given.edge.expires:
+                acting += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
+        for mine, other in () if self.query.subtracted else ((0, 1), (1, 0)):
+            edge = inputs[mine].edge
+            if edge is not None and edge.expires and not inputs[other].is_table:
                 expiry = ColumnRef(names[mine], EXPIRY, Type.TIMESTAMP)
-                predicates.append(Compare("<=", ColumnRef(names[other], "_ts", Type.TIMESTAMP), expiry))
-        predicates += constants(self.query)
+                acting.append(Compare("<=", ColumnRef(names[other], "_ts", Type.TIMESTAMP), expiry))
+        acting += constants(self.query)
         ranks = 0
         if outputs:
             results = tuple(Output(output_name(c), substitute(c, renamed)) for c in outputs[0].columns)
         else:
-            order = [
-                ColumnRef(source.alias, name, type)
-                for source in self.query.sources
-                for name, type in (("_ts", Type.TIMESTAMP), (POSITION, Type.BIGINT))
-            ]
-            ranks = len(order)
-            mark = "@"
-            while any(output.name.startswith(mark) for output in self.query.outputs):
-                mark += "@"
             results = tuple(replace(o, expr=substitute(o.expr, renamed)) for o in self.query.outputs)
-            results += tuple(Output(f"{mark}{i}", substitute(c, renamed)) for i, c in enumerate(order))
-        sub = Query(self.query.name, self.query.sink, tuple(sources), tuple(predicates), results)
-        plan = Join(Leaf(names[0]), Leaf(names[1]))
-        kept = self._kept(inputs)
+            if not self.query.subtracted:
+                order = self._order(renamed)
+                ranks = len(order)
+                results += order
         return DistributedOperator(
-            str(node), sub, plan, self.tasks[node], self.forward, inputs, outputs, ranks, kept, renamed
+            str(node),
+            replace(sub, predicates=tuple(acting), outputs=results),
+            plan,
+            self.tasks[node],
+            self.forward,
+            inputs,
+            outputs,
+            ranks,
+            self._kept(inputs),
+            renamed,
+            numbered={given.stream.name: self._numbered(given.edge) for given in inputs if given.edge is not None}
+            if self.counted
+            else {},
+            traced=tuple(
+                TracedJoin(
+                    str(join),
+                    join.aliases,
+                    tuple(replace(own, expr=substitute(own.expr, renamed)) for own in self.keys[join][0]),
+                    self.tasks[join],
+                )
+                for join in self._traced(node)
+            ),
+        )
+
+    def _numbered(self, edge: Edge) -> tuple[NumberColumn, ...]:
+        """Return the columns of an edge that have horizons."""
+        found = []
+        for number, column in enumerate(edge.columns):
+            if column.name.startswith(HORIZON):
+                source, counted = self.original.source(column.alias), column.name.removeprefix(HORIZON)
+                own = source.window.kind == "ROWS" and source.stream.name == counted
+                found.append(NumberColumn(f"c{number}", counted, source.window.size if own else None))
+        return tuple(found)
+
+    def _subtractions(
+        self, names: Sequence[str], inputs: Sequence[OperatorInput], renamed: Mapping[ColumnRef, ColumnRef]
+    ) -> tuple[Subtraction, ...]:
+        """Return the subtractions of the sub-query, in the order of the plan."""
+        found = []
+        parts = {part.alias: part for part in self.query.subtracted}
+        for name, given, alias in zip(names[1:], inputs[1:], self.plan.aliases[1:], strict=True):
+            kept = [p for p in parts[alias].on if given.edge is None or aliases_of(p) != {alias}]
+            found.append(Subtraction(name, tuple(substitute(p, renamed) for p in kept)))
+        return tuple(found)
+
+    def _order(self, renamed: Mapping[ColumnRef, ColumnRef]) -> tuple[Output, ...]:
+        """Return the columns that order results of equal ts, under names that no output has."""
+        order = [
+            ColumnRef(source.alias, name, type)
+            for source in self.query.sources
+            for name, type in (("_ts", Type.TIMESTAMP), (POSITION, Type.BIGINT))
+        ]
+        mark = "@"
+        while any(output.name.startswith(mark) for output in self.query.outputs):
+            mark += "@"
+        return tuple(Output(f"{mark}{i}", substitute(column, renamed)) for i, column in enumerate(order))
+
+    def _aggregates(self, edge: Edge) -> DistributedOperator:
+        """Return the operator that aggregates the results of the top join."""
+        given, name = replace(_from_edge(edge), in_order=True), str(self.plan)
+        renamed = _on_edge(name, edge)
+        asked = self.query.aggregation
+        if asked is None:
+            raise InvariantError(f"query {self.query.name!r} has no aggregates")
+
+        def computed(aggregate: Aggregate) -> Aggregate:
+            argument = aggregate.argument
+            return replace(aggregate, argument=None if argument is None else substitute(argument, renamed))
+
+        aggregation = replace(
+            asked,
+            group_by=tuple(substitute(expr, renamed) for expr in asked.group_by),
+            aggregates=tuple(map(computed, asked.aggregates)),
+        )
+        sub = Query(
+            self.query.name,
+            self.query.sink,
+            (self._source(name, self.plan, given),),
+            (),
+            self.query.outputs,
+            aggregation=aggregation,
+            expiry=ColumnRef(name, EXPIRY, Type.TIMESTAMP) if edge.expires else None,
+        )
+        return DistributedOperator(
+            AGGREGATES, sub, Leaf(name), edge.partitions, self.forward, (given,), (), keys=key_names(self.query)
         )
 
     def _kept(self, inputs: Iterable[OperatorInput]) -> tuple[tuple[str, int], ...]:
-        direct = {given.stream.name for given in inputs if given.edge is None}
+        direct = {given.stream.name for given in inputs if given.edge is None and not given.is_table}
         lives: dict[str, int] = {}
         for source in self.query.sources:
             if source.stream.name in direct:
-                lives[source.stream.name] = max(lives.get(source.stream.name, 0), life_of(source))
+                lives[source.stream.name] = max(lives.get(source.stream.name, 0), life_of(source) + self.beyond)
         return tuple(lives.items())
 
-    def _intake(self, stream: Stream, outputs: tuple[Edge, ...]) -> DistributedOperator:
-        """Return the operator that reads a stream once for all its aliases. Each alias's selections apply when tuples
+    def _intake(self, streams: Sequence[Stream], outputs: tuple[Edge, ...]) -> DistributedOperator:
+        """Return the operator that reads streams once for all their aliases. Each alias's selections apply when tuples
         are sent."""
-        given = _with_position(stream)
+        inputs = {stream.name: _with_position(stream) for stream in streams}
         wanted: dict[str, Output] = {}
         for edge in outputs:
-            read = [*edge.columns, *(c for expr in edge.predicates for c in columns_of(expr))]
-            for column in read:
+            given = inputs[self.query.source(edge.aliases[0]).stream.name]
+            for column in (*edge.columns, *(c for expr in edge.predicates for c in columns_of(expr))):
                 if column.name != "_ts":
                     name = given.position if column.name == POSITION else column.name
-                    wanted.setdefault(
-                        output_name(column), Output(output_name(column), ColumnRef(stream.name, name, column.type))
-                    )
-        source = Source(stream.name, given.stream, Window("RANGE", 0))
-        sub = Query(self.query.name, self.query.sink, (source,), (), tuple(wanted.values()))
+                    expr = ColumnRef(column.alias, name, column.type)
+                    wanted.setdefault(output_name(column), Output(output_name(column), expr))
+        sources = tuple(
+            Source(source.alias, inputs[source.stream.name].stream, self._read_back(source))
+            for source in self.original.sources
+            if source.stream.name in inputs
+        )
+        name = ", ".join(inputs)
+        sub = Query(self.query.name, self.query.sink, sources, (), tuple(wanted.values()))
         tasks = self.split if self.forward else 1
-        plan, kept = Leaf(stream.name), self._kept((given,))
-        return DistributedOperator(stream.name, sub, plan, tasks, self.forward, (given,), outputs, kept=kept)
+        return DistributedOperator(name, sub, Leaf(name), tasks, self.forward, tuple(inputs.values()), outputs)
+
+    def _read_back(self, source: Source) -> Window:
+        """Return how far an intake must read back for the operators that read a source from it."""
+        life = life_of(source)
+        if source.window.kind == "ROWS" or life >= FOREVER:
+            return source.window
+        return Window("RANGE", life + self.beyond)
+
+    def _whole(self) -> DistributedOperator:
+        """Return the operator that executes the whole query."""
+        query = self.original
+        inputs = {source.stream.name: _with_position(source.stream) for source in query.sources}
+        sources = tuple(replace(source, stream=inputs[source.stream.name].source) for source in query.sources)
+        tasks = self.split if self.forward else 1
+        given = tuple(inputs.values())
+        keys = None if query.aggregation is None else key_names(query)
+        whole = replace(query, sources=sources)
+        return DistributedOperator(str(self.plan), whole, self.plan, tasks, self.forward, given, (), keys=keys)
 
 
-def _with_position(stream: Stream) -> OperatorInput:
+def _with_position(source: Stream | Table) -> OperatorInput:
     """Return the input for a source that is read directly."""
     name = POSITION
-    while stream.field(name) is not None:
+    while source.field(name) is not None:
         name += "@"
-    return OperatorInput(replace(stream, fields=(*stream.fields, Field(name, Type.BIGINT))), None, name)
+    return OperatorInput(replace(source, fields=(*source.fields, Field(name, Type.BIGINT))), None, name)
+
+
+def _from_edge(edge: Edge) -> OperatorInput:
+    """Return the input that an edge feeds."""
+    marks = (Field(CHANNEL, Type.BIGINT),) if edge.marks_channels else ()
+    return OperatorInput(Stream(edge.topic, edge.fields + marks, edge.topic), edge)
+
+
+def _on_edge(name: str, edge: Edge) -> dict[ColumnRef, ColumnRef]:
+    """Return the columns of the query that travel, with their names in a sub-query whose source is `name`."""
+    return {column: ColumnRef(name, f"c{i}", column.type) for i, column in enumerate(edge.columns)}
+
+
+def _as_join(plan: Plan) -> Join:
+    if not isinstance(plan, Join):
+        raise InvariantError(f"{plan} has no join")
+    return plan
 
 
 def _home(node: Join) -> int:
     """Return the input at which a join keeps back tuples of the empty kind: the suppressed input."""
     return suppressed_side(node) or 0
-
-
-def _names(node: Join) -> tuple[str, str]:
-    """Return the names of a join's inputs in its sub-query."""
-    return _name(node.left), _name(node.right)
-
-
-def _name(node: Plan) -> str:
-    return node.alias if isinstance(node, Leaf) else str(node)
 
 
 def _topic_part(aliases: Iterable[str]) -> str:

@@ -8,6 +8,9 @@ that the producer's work overlaps its own; meanwhile it may advance up to that t
 effect when it is read, although the producer may have written it at a later event time than the task has reached: the
 tuples that it takes back arrive again if they are needed.
 
+With a plan whose producers make earlier results on demand (`operators.distributed.on_demand`), the task requests the
+signatures of new tuples in the same way, and waits for them.
+
 Results therefore depend neither on the requests nor on their delivery. Suspending pays where many tuples have no match,
 and costs where the signature is soon resumed; a kind that does not pay rests (`operators.distributed.payoff`).
 """
@@ -22,7 +25,8 @@ from operators.data.evaluate import Resolve
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
 from operators.distributed.decompose import CHANNEL, DistributedOperator, Edge
-from operators.distributed.kinds import EdgeKind, of_kinds
+from operators.distributed.kinds import EdgeKind, are_of_kinds, of_kinds
+from operators.distributed.on_demand import PlanStart
 from operators.distributed.payoff import KindPayoff
 from operators.distributed.withholding import NONE, over_own
 from operators.engine.engine import Engine
@@ -60,6 +64,9 @@ class ConsumerFeedback:
         join: The operator's join.
         kept: The tuples of the input that the task itself keeps back.
         clock: Returns seconds.
+        suspends: Whether the task suspends what it does not demand.
+        start: When the plan began, where producers make earlier results on demand; else None.
+        progress: Returns the event time before which neither the task nor its readers need anything any more.
 
     Attributes:
         edge: The edge of the input.
@@ -82,6 +89,10 @@ class ConsumerFeedback:
         join: BinaryJoin,
         kept: Blacklist | None,
         clock: Callable[[], float] = lambda: 0.0,
+        *,
+        suspends: bool = True,
+        start: PlanStart | None = None,
+        progress: Callable[[], int] = lambda: 0,
     ) -> None:
         given, other = operator.inputs[side], operator.inputs[1 - side]
         if given.edge is None:
@@ -89,7 +100,7 @@ class ConsumerFeedback:
         self.edge: Edge = given.edge
         self.side = side
         self.stream = given.stream.name
-        self.observed = other.stream.name
+        self.observed = other.source.name
         self._alias = join.match.sides[side][0]
         self._other_life = life_of(operator.query.source(join.match.sides[1 - side][0]))
         self.life = life_of(operator.query.source(self._alias))
@@ -103,6 +114,12 @@ class ConsumerFeedback:
         self._passed = [kind.number for kind in self.edge.kinds if kind.opposite is None]
         self._withheld = [Signatures() for _ in range(self.edge.channels)]
         self._numbers = [0] * self.edge.channels
+        self._suspends = suspends
+        self._start = start if self.edge.on_demand else None
+        self._progress = progress
+        self._received = [Signatures() for _ in range(self.edge.channels)]
+        self._all_received = [False] * self.edge.channels
+        self._early: list[tuple[U64, I64]] = []
         self._requested = Signatures()
         self._outbox: list[U64] = []
         self._wanted: U64 = NONE
@@ -114,9 +131,45 @@ class ConsumerFeedback:
     # --- What is known ------------------------------------------------------------------------------------
 
     def withholds(self, signatures: U64) -> U64:
-        """Return those of some signatures that are suspended in some channel, each once."""
-        found = [withheld.hit(signatures) for withheld in self._withheld if len(withheld)]
-        return np.unique(np.concatenate(found)) if found else NONE
+        """Return those of some signatures whose tuples are missing from some channel, each once: suspended, or on
+        demand and not received yet."""
+        return np.unique(signatures[self._are_missing(signatures)])
+
+    def _are_missing(self, signatures: U64) -> Mask:
+        missing = self._are_suspended(signatures)
+        if self.has_on_demand:
+            asked = are_of_kinds(signatures, self.edge.on_demand)
+            for received, everything in zip(self._received, self._all_received, strict=True):
+                if not everything:
+                    missing |= asked & ~received.contains(signatures)
+        return missing
+
+    def _are_suspended(self, signatures: U64) -> Mask:
+        suspended = np.zeros(len(signatures), np.bool_)
+        for withheld in self._withheld:
+            if len(withheld):
+                suspended |= withheld.contains(signatures)
+        return suspended
+
+    @property
+    def has_on_demand(self) -> bool:
+        """Whether a channel still has living results that it sends on demand only."""
+        if self._start is None or all(self._all_received):
+            return False
+        return self._progress() - self._start.begin() < self.life
+
+    def partners(self, resolve: Resolve, n: int) -> tuple[U64, Mask | None]:
+        """Return the signatures of the results on demand that tuples of the other input match.
+
+        Args:
+            resolve: Returns the values of a column of the tuples.
+            n: The number of tuples.
+
+        Returns:
+            As `EdgeKind.signatures`.
+        """
+        own = next(own for own in self._own if own.kind.number == self.edge.on_demand[0])
+        return own.kind.signatures(own.opposite, resolve, n)
 
     def passed_on(self, signatures: U64) -> U64:
         """Return those of some signatures that the task only passes on for a reader further up."""
@@ -130,6 +183,11 @@ class ConsumerFeedback:
     def suspended(self) -> int:
         """The number of suspended signatures, summed over the channels."""
         return sum(len(withheld) for withheld in self._withheld)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is suspended or on demand."""
+        return self.suspended == 0 and not self.has_on_demand
 
     @property
     def watching(self) -> bool:
@@ -148,23 +206,30 @@ class ConsumerFeedback:
 
     @property
     def limit(self) -> int:
-        """The event time from which the task's input is incomplete."""
+        """The event time up to which the task can advance: from there on, a tuple needs what has been requested."""
+        self._request_for_early()
         return int(self._since.min()) if self.waiting else END
+
+    @property
+    def incomplete_from(self) -> int:
+        """The event time from which tuples are missing that the task has had before: their signature is suspended, and
+        it has been requested back. In contrast to `limit`, results on demand do not count."""
+        return int(min(self._since[self._are_suspended(self._wanted)], default=END))
 
     # --- What is asked for ----------------------------------------------------------------------------------
 
-    def request_resume(self, signatures: U64, since: int) -> None:
-        """Request signatures back, because of tuples with a ts of at least `since`."""
+    def request_resume(self, signatures: U64, since: int | I64) -> None:
+        """Request signatures back, because of tuples with a ts of at least `since`: one for all, or one for each."""
         if self._outbox and len(signatures):
             has_requests = np.concatenate(self._outbox)
             cancelled = np.isin(has_requests, signatures)
             self._requested.remove(has_requests[cancelled])
             self._outbox = [has_requests[~cancelled]]
-        held = self.withholds(signatures)
-        if len(held) == 0:
+        missing = self._are_missing(signatures)
+        if not missing.any():
             return
-        words = np.concatenate([self._wanted, held])
-        times = np.concatenate([self._since, np.full(len(held), since)])
+        words = np.concatenate([self._wanted, signatures[missing]])
+        times = np.concatenate([self._since, np.broadcast_to(np.int64(since), len(signatures))[missing]])
         order = np.lexsort((times, words))
         words = words[order]
         first = np.append(True, words[1:] != words[:-1])
@@ -203,7 +268,11 @@ class ConsumerFeedback:
         n = len(batch)
         resolve = batch_reader(batch)
         expiry = np.minimum(batch.ts + self._other_life, FOREVER)
-        for own in self._own:
+        if self.has_on_demand:
+            self._request_for(*self.partners(resolve, n), batch.ts)
+        else:
+            self._received = []
+        for own in self._own if self._suspends else ():
             signatures, valid = own.kind.signatures(own.opposite, resolve, n)
             self.checked += n
             ts, until = batch.ts, expiry
@@ -215,6 +284,26 @@ class ConsumerFeedback:
                 found = withheld.contains(signatures)
                 if found.any():
                     self.request_resume(signatures[found], int(ts[found].min()))
+
+    def _request_for(self, signatures: U64, valid: Mask | None, ts: I64) -> None:
+        """Request the results on demand that new tuples of the other input match."""
+        if valid is not None:
+            signatures, ts = signatures[valid], ts[valid]
+        assert self._start is not None
+        if self._start.begin() >= END:
+            self._early = [early for early in self._early if early[1].max() >= self._progress()]
+            if len(ts):
+                self._early.append((signatures, ts))
+            return
+        new = ts >= self._start.first_new
+        self.request_resume(signatures[new], ts[new])
+
+    def _request_for_early(self) -> None:
+        """Once it is decided when the plan begins, request for the tuples that were read before."""
+        if self._early and self._start is not None and self._start.begin() < END:
+            early, self._early = self._early, []
+            for signatures, ts in early:
+                self._request_for(signatures, None, ts)
 
     @property
     def has_requests(self) -> bool:
@@ -230,7 +319,7 @@ class ConsumerFeedback:
         self._requested.purge(hold)
         resolve = self._join.sources.resolver(tuples.aliases, tuples.rows)
         rest = np.ones(len(tuples), np.bool_)
-        for own in self._own:
+        for own in self._own if self._suspends else ():
             if own.payoff.rests(now):
                 continue
             signatures, valid = own.kind.signatures(own.own, resolve, len(tuples))
@@ -263,14 +352,20 @@ class ConsumerFeedback:
             self._drop(engine, channel, new, hold)
             for own in self._own:
                 self.request_resume(new[own.present.contains(new)], engine.cut)
+            if notice.rewrites:
+                self.request_resume(new, engine.cut)
         self._update_payoff(engine.cut, notice, new, withheld)
         entering = self._enter(engine, channel, notice.late)
         withheld.remove(notice.resumed)
         self._requested.remove(notice.resumed)
+        if self.has_on_demand:
+            answered = of_kinds(notice.resumed, self.edge.on_demand)
+            self._received[channel].add(answered, np.full(len(answered), FOREVER))
+            self._all_received[channel] |= notice.complete
         if len(notice.resumed) or notice.whole:
             still = np.isin(self._wanted, self.withholds(self._wanted))
             self._wanted, self._since = self._wanted[still], self._since[still]
-        for own in self._own:
+        for own in self._own if self._suspends else ():
             if own.payoff.review(engine.cut):
                 # Request everything at once, so that no later tuple has to wait for any of it.
                 self.request_resume(of_kinds(self.withheld(), (own.kind.number,)), END)
@@ -340,5 +435,5 @@ class ConsumerFeedback:
 
     def size_bytes(self) -> int:
         """Bytes of the signatures."""
-        sets = [*self._withheld, self._requested, *(own.present for own in self._own)]
+        sets = [*self._withheld, *self._received, self._requested, *(own.present for own in self._own)]
         return sum(one.size_bytes() for one in sets)

@@ -62,10 +62,14 @@ class EdgeReader:
         self.stream = given.stream.name
         self._fields = given.edge.fields
         self._feedback = feedback if given.edge.kinds else None
+        self._in_order = given.in_order
         self._clocks = [point.max_ts for point in points]
         # Where each channel's last epoch begins, with the clock there, and whether all of it has been read.
         self._last_epochs = list(points)
         self._are_whole = [True] * len(points)
+        self._reached = [point.max_ts for point in points]
+        # With tuples in order: how far those have come that are in time. The clocks wait for those that are late.
+        self._in_time = [point.max_ts for point in points]
         self._histories = [ReplayHistory() for _ in points]
         if self._feedback is not None:
             for history, point in zip(self._histories, points, strict=True):
@@ -74,6 +78,7 @@ class EdgeReader:
     def restore_clocks(self, engine: Engine) -> None:
         """Set the engine's clocks to the values at which reading starts."""
         for channel, clock in enumerate(self._clocks):
+            engine.set_complete(self.stream, channel, NEVER)
             if clock != NEVER:
                 engine.set_clock(self.stream, channel, clock)
 
@@ -92,7 +97,9 @@ class EdgeReader:
             raise StateError(f"block {place} is of channel {block.channel}, but {self.edge.channels} tasks write here")
         return block
 
-    def take(self, engine: Engine, block: ExchangeBlock | Notice, offset: int, floor: int = 0) -> ReadCounts:
+    def take(
+        self, engine: Engine, block: ExchangeBlock | Notice, offset: int, floor: int = 0, *, again: bool = False
+    ) -> ReadCounts:
         """Feed a record to the engine.
 
         Args:
@@ -100,6 +107,7 @@ class EdgeReader:
             block: The decoded record.
             offset: The record's offset.
             floor: Tuples with a smaller ts are in the engine already (`Intake.push`).
+            again: An earlier incarnation of the task has taken the record.
         """
         if isinstance(block, Notice):
             return self._notice(block, offset)
@@ -108,6 +116,17 @@ class EdgeReader:
             self._last_epochs[channel] = ReplayPoint(offset, self._clocks[channel])
         self._are_whole[channel] = block.last
         taken = ReadCounts()
+        if block.last:
+            engine.set_complete(self.stream, channel, block.complete)
+        if self._in_order:
+            return self._take_in_order(engine, block, offset, floor)
+        if block.late:
+            engine.enter_late(self.stream, offset, batch, again=again)
+            # As long as one of them is needed, reading must begin here. They precede their epoch's results, so some may
+            # be newer than the clock.
+            self._remember(channel, offset, int(batch.ts.max()))
+            taken.tuples = len(batch)
+            return taken
         if block.watermark <= self._clocks[channel]:
             # A block's tuples have a smaller ts than its watermark, and so has the clock during its epoch.
             taken.repeated = len(batch)
@@ -118,16 +137,41 @@ class EdgeReader:
             found = engine.push(self.stream, channel, batch, np.full(len(batch), offset, np.int64), floor=floor)
             taken.repeated = int(np.count_nonzero(found.late))
             taken.tuples = len(batch) - taken.repeated
-            before = self._clocks[channel]
-            self._clocks[channel] = max(before, int(batch.ts[-1]))
+            newest = int(batch.ts[-1])
             if self._feedback is None:
-                self._histories[channel].remember(offset, before, self._clocks[channel])
-            else:
+                self._remember(channel, offset, newest)
+            self._clocks[channel] = max(self._clocks[channel], newest)
+            if self._feedback is not None:
                 self._histories[channel].extend(self._clocks[channel])
         if block.last:
             self._clocks[channel] = block.watermark
             engine.set_clock(self.stream, channel, block.watermark)
         return taken
+
+    def _take_in_order(self, engine: Engine, block: ExchangeBlock, offset: int, floor: int) -> ReadCounts:
+        """Feed a block to an engine whose clocks stay behind all late tuples that may follow."""
+        channel, batch, clock = block.channel, block.batch, self._clocks[block.channel]
+        below, read = np.searchsorted(batch.ts, [floor, clock if block.late else self._in_time[channel]]).tolist()
+        taken = ReadCounts(repeated=max(0, read - below))
+        taken.tuples = len(batch) - taken.repeated
+        if len(batch):
+            new = batch.slice(max(below, read), len(batch))
+            if len(new):
+                engine.insert(self.stream, channel, new)
+            newest = int(batch.ts[-1])
+            self._remember(channel, offset, newest)
+            if not block.late:
+                self._in_time[channel] = max(self._in_time[channel], newest)
+        if block.last:
+            self._in_time[channel] = max(self._in_time[channel], block.watermark)
+            self._clocks[channel] = max(clock, block.complete)
+            engine.set_clock(self.stream, channel, self._clocks[channel])
+        return taken
+
+    def _remember(self, channel: int, offset: int, newest: int) -> None:
+        """Remember where to read again for tuples up to the ts `newest`; the clock is still that before the record."""
+        self._reached[channel] = max(self._reached[channel], newest)
+        self._histories[channel].remember(offset, self._clocks[channel], self._reached[channel])
 
     def _notice(self, notice: Notice, offset: int) -> ReadCounts:
         assert self._feedback is not None

@@ -1,7 +1,8 @@
 """The writing end of an edge: an operator's results become blocks for the partitions of a topic.
 
 `services.program.result_output` calls it. It also puts the top operator's results in the query's order. Rows keep their
-order within a partition, so a channel's blocks ascend by ts. A tuple with a null key matches nothing and is not sent.
+order within a partition, so a channel's blocks ascend by ts. A tuple with a null key matches nothing and is not sent,
+unless the edge keeps nulls.
 The partition of a key depends on the key's value alone. It is the same for the two inputs of a join whatever their
 types, and uses bits of the key's hash that the join's index does not use.
 """
@@ -16,6 +17,7 @@ from operators.data.evaluate import Resolve, holds
 from operators.data.keys import key_hashes
 from operators.data.tuples import FOREVER
 from operators.distributed.decompose import EXPIRY, DistributedOperator, Edge, output_name
+from operators.kernels.hashing import U64
 from operators.kernels.order import order_ties
 from schemas.codecs.exchange import encode_exchange
 from schemas.columns import I64, Batch, Column
@@ -28,6 +30,11 @@ _SHIFT = np.uint64(24)
 
 _POSITION_BITS = 44
 """The bits of a position that hold the offset; the partition is above them."""
+
+
+def partition_of(hashes: U64, partitions: int) -> I64:
+    """Return (n,) the partitions of key hashes. They use other bits than the partition groups of a state."""
+    return ((hashes >> _SHIFT) % np.uint64(partitions)).astype(np.int64)
 
 
 def positions(partition: int, offsets: I64) -> Column:
@@ -48,23 +55,33 @@ class EdgeWriter:
         self._task = task
         self._fields = edge.fields
 
-    def blocks(self, results: Batch, watermark: int) -> list[tuple[int, bytes, int]]:
+    def blocks(
+        self, results: Batch, watermark: int, *, complete: int | None = None, late: bool = False
+    ) -> list[tuple[int, bytes, int]]:
         """Return the blocks of an epoch in the order to write them: partition, bytes and number of rows of each.
 
         Args:
             results: Results ascending by ts, with columns named by `output_name`.
-            watermark: No later result has a smaller ts.
+            watermark: No later result has a smaller ts, but for late results.
+            complete: No late result that follows has a smaller ts; None for a task without a memory budget.
+            late: The results are late results of cleanups. They may have a smaller ts than the watermark, and are in
+                no epoch.
         """
         edge = self.edge
         channel = 0 if edge.forward else self._task
         found: list[tuple[int, bytes, int]] = []
         for partition, batch in self.shares(results):
+            if late and not len(batch):
+                continue
             step = rows_per_block(batch)
             begins = range(0, max(len(batch), 1), step)
             for begin in begins:
                 piece = batch.slice(begin, min(begin + step, len(batch)))
-                last = begin == begins[-1]
-                found.append((partition, encode_exchange(self._fields, channel, watermark, last, piece), len(piece)))
+                last = begin == begins[-1] and not late
+                raw = encode_exchange(
+                    self._fields, channel, watermark, last, piece, complete=complete, late=late
+                )
+                found.append((partition, raw, len(piece)))
         return found
 
     def shares(self, results: Batch) -> list[tuple[int, Batch]]:
@@ -85,9 +102,9 @@ class EdgeWriter:
             return [(0, batch)]
         n = len(batch)
         hashes, valid = key_hashes([operand.values(resolve, n) for operand in edge.keys])
-        at = ((hashes >> _SHIFT) % np.uint64(edge.partitions)).astype(np.int64)
+        at = partition_of(hashes, edge.partitions)
         if valid is not None:
-            at[~valid] = -1
+            at[~valid] = 0 if edge.keeps_nulls else -1
         return [(p, batch.take(at == p)) for p in range(edge.partitions)]
 
     def to_edge_batch(self, results: Batch) -> Batch:
@@ -96,7 +113,7 @@ class EdgeWriter:
         columns = {f"c{i}": results.columns[output_name(c)] for i, c in enumerate(edge.columns)}
         if edge.expires:
             ends = [
-                results.columns[f"{alias}._ts"].values.astype(np.int64) + life
+                results.columns[output_name(ColumnRef(alias, "_ts", Type.TIMESTAMP))].values.astype(np.int64) + life
                 for alias, life in zip(edge.aliases, edge.lifetimes, strict=True)
                 if life < FOREVER
             ]
@@ -125,7 +142,10 @@ def rows_per_block(batch: Batch) -> int:
 
 
 class ResultOrder:
-    """Turns the top operator's results into the query's, in the order of the fused engine."""
+    """Turns the top operator's results into the query's, in the order of the fused engine.
+
+    Those of a set difference and of aggregates are in their order.
+    """
 
     def __init__(self, operator: DistributedOperator) -> None:
         names = [output.name for output in operator.query.outputs]
@@ -134,6 +154,8 @@ class ResultOrder:
     def __call__(self, results: Batch) -> Batch:
         """Return results in the order of (ts, positions of their components in FROM order), without the columns for the
         order."""
+        if not self._ranks:
+            return results
         columns = {name: column for name, column in results.columns.items() if name not in self._ranks}
         found = replace(results, columns=columns)
         if not (results.ts[1:] == results.ts[:-1]).any():

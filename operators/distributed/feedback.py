@@ -2,6 +2,8 @@
 
 It takes the place of `operators.feedback` in the engine of a single join (`Engine(feedback=)`): the same results, with
 fewer tuples on the edges. `services.task.feedback` carries its requests.
+
+It also makes results on demand only, where the plan allows that (`operators.distributed.on_demand`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from operators.data.tuples import Tuples
 from operators.data.watermark import END
 from operators.distributed.decompose import CHANNEL, DistributedOperator
 from operators.distributed.demand import ConsumerFeedback
+from operators.distributed.kinds import are_of_kinds
+from operators.distributed.on_demand import PlanStart
 from operators.distributed.withholding import NONE, ProducerFeedback
 from operators.engine.engine import Engine
 from operators.join.executor import Executor
@@ -39,13 +43,29 @@ class DistributedFeedback:
         operator: A join that `has_feedback`.
         share: The task's number among its operator's tasks.
         clock: Returns seconds, to measure how long detection takes.
+        suspends: Whether the task suspends what it does not demand.
+        start: When the plan began, where joins make earlier results on demand; else None.
 
     Attributes:
         consumer_ends: By stream, the consumer's end of each input with feedback.
         producer_end: The producer's end of the output; None if the output has no feedback.
     """
 
-    def __init__(self, operator: DistributedOperator, share: int, clock: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        operator: DistributedOperator,
+        share: int,
+        clock: Callable[[], float] = lambda: 0.0,
+        *,
+        suspends: bool = True,
+        start: PlanStart | None = None,
+    ) -> None:
+        self._suspends = suspends
+        inputs = [given.edge for given in operator.inputs if given.edge is not None]
+        on_demand = any(edge.on_demand for edge in operator.outputs or inputs)
+        self._start = start if on_demand else None
+        self._examined = NONE
+        self._pairs: tuple[U64, U64] = NONE, NONE
         self._operator = operator
         self._share = share
         self._clock = clock
@@ -80,11 +100,21 @@ class DistributedFeedback:
         for side, given in enumerate(operator.inputs):
             if given.edge is not None and given.edge.kinds:
                 kept = None if self.producer_end is None else self.producer_end.kept[side]
-                self.consumer_ends[given.stream.name] = ConsumerFeedback(operator, side, join, kept, self._clock)
+                self.consumer_ends[given.stream.name] = ConsumerFeedback(
+                    operator,
+                    side,
+                    join,
+                    kept,
+                    self._clock,
+                    suspends=self._suspends,
+                    start=self._start,
+                    progress=lambda: min(engine.cut, self.hold),
+                )
         self._engine = engine
         engine.on_push = self._observe
         if self.producer_end is not None:
             engine.hold = self.producer_end.hold
+            engine.kept_back = self.producer_end.kept
         return self
 
     @property
@@ -94,8 +124,20 @@ class DistributedFeedback:
 
     @property
     def limit(self) -> int:
-        """How far the task may advance: beyond, its input lacks what it has requested back."""
-        return min((demand.limit for demand in self.consumer_ends.values()), default=END)
+        """How far the task may advance: beyond, its input lacks what it has requested back. It halts where the plan
+        begins."""
+        limit = min((demand.limit for demand in self.consumer_ends.values()), default=END)
+        begin = self._not_begun
+        return limit if begin is None else min(limit, begin)
+
+    @property
+    def _not_begun(self) -> int | None:
+        """When the plan begins, if results at the task's cut are made on demand; None if they are not."""
+        if self._start is None:
+            return None
+        assert self._engine is not None
+        begin = self._start.begin()
+        return begin if self._engine.cut < begin else None
 
     # --- `operators.feedback.feedback.Feedback` ------------------------------------------------------------
 
@@ -117,7 +159,11 @@ class DistributedFeedback:
             if producer_end is not None:
                 with producer_end.detecting:
                     admitted[alias] = producer_end.admit(side, tuples)
-        return executor.process(admitted, hold)
+        if self._start is None or now >= self._start.begin():
+            return executor.process(admitted, hold)
+        left, right = (admitted.get(alias) or Tuples.empty((alias,)) for (alias,) in join.match.sides)
+        join.enter(left, right, hold)
+        return Tuples.empty(join.aliases)
 
     def release_all(self, now: int) -> None:
         """Do nothing: a distributed operator's plan does not change."""
@@ -214,7 +260,14 @@ class DistributedFeedback:
     def release(self) -> list[tuple[int, bytes, int]]:
         """Stop keeping tuples back, and return the notices that report it."""
         assert self._engine is not None
-        return [] if self.producer_end is None else self.producer_end.release(self._engine)
+        if self.producer_end is None:
+            return []
+        complete = False
+        if self._start is not None:
+            (edge,) = self._operator.outputs
+            progress = min(self._engine.cut, self.hold)
+            complete = progress - self._start.begin() < min(edge.lifetimes)
+        return self.producer_end.release(self._engine, complete=complete)
 
     def written(self, partition: int, size: int) -> None:
         """Count a block of `size` bytes that goes to a partition."""
@@ -235,11 +288,13 @@ class DistributedFeedback:
     def can_resume(self) -> bool:
         """Return whether a reader waits for something that the task can resume. Otherwise request what the task lacks
         for it."""
-        return self.producer_end is not None and self.producer_end.resuming and self._ready()
+        return self.producer_end is not None and self.producer_end.resuming and len(self._ready()) > 0
 
     def has_answers(self) -> bool:
         """Return whether the task can answer a reader now."""
-        return self.producer_end is not None and self.producer_end.has_answers() and self._ready()
+        if self.producer_end is None or not self.producer_end.has_answers():
+            return False
+        return len(self._ready()) > 0 if self.producer_end.resuming else not self._is_incomplete
 
     def answer(self) -> list[tuple[int, bytes, int]]:
         """Return the notices of an epoch, to be written behind its blocks; see `ProducerFeedback.answer`."""
@@ -251,14 +306,45 @@ class DistributedFeedback:
         engine.hold = producer_end.hold
         return found
 
-    def _ready(self) -> bool:
-        """Request from the task's own producers what its readers have requested; return True if nothing is missing."""
-        assert self.producer_end is not None
+    @property
+    def _is_incomplete(self) -> bool:
+        """Whether tuples are missing that the task needs for results before its cut."""
         assert self._engine is not None
-        wanted, cut = self.producer_end.wanted(), self._engine.cut
+        cut = self._engine.cut
+        return any(demand.limit < cut or demand.incomplete_from <= cut for demand in self.consumer_ends.values())
+
+    def _ready(self) -> U64:
+        """Return those signatures requested by readers for which nothing is missing; request what is missing for the
+        others."""
+        assert self.producer_end is not None
+        wanted = self.producer_end.wanted()
+        if self._not_begun is not None:
+            (edge,) = self._operator.outputs
+            wanted = wanted[~are_of_kinds(wanted, edge.on_demand)]
         for demand in self.consumer_ends.values():
             demand.request_resume(wanted, END)
-        return not any(len(demand.withholds(wanted)) or demand.limit <= cut for demand in self.consumer_ends.values())
+        if len(wanted) == 0 or self._is_incomplete:
+            return NONE
+        for demand in self.consumer_ends.values():
+            wanted = wanted[~np.isin(wanted, demand.withholds(wanted))]
+        return self._with_partners(wanted)
+
+    def _with_partners(self, wanted: U64) -> U64:
+        """Return those of some signatures whose tuples in one input have all that they match in the other. Request what
+        they lack of results on demand there."""
+        ends = [demand for demand in self.consumer_ends.values() if demand.has_on_demand]
+        if not ends or self._start is None:
+            return wanted
+        (demand,) = ends
+        assert self.producer_end is not None
+        words, partners = self._pairs
+        still, new = np.isin(words, wanted), wanted[~np.isin(wanted, self._examined)]
+        found, matched = self.producer_end.partners(1 - demand.side, new, self._start.first_new, demand.partners)
+        demand.request_resume(matched, END)
+        words, partners = np.concatenate([words[still], found]), np.concatenate([partners[still], matched])
+        self._examined, self._pairs = wanted, (words, partners)
+        lacking = words[np.isin(partners, demand.withholds(partners))]
+        return wanted[~np.isin(wanted, lacking)]
 
     def _below(self) -> U64:
         found = [demand.passed_on(demand.withheld()) for demand in self.consumer_ends.values()]

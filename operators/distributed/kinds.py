@@ -66,9 +66,14 @@ class EdgeKind:
         return (hashes & ~_NUMBER) | np.uint64(self.number), valid
 
 
+def are_of_kinds(signatures: U64, numbers: Sequence[int]) -> Mask:
+    """Return (n,) True for those of (n,) signatures whose kind has one of some numbers."""
+    return np.isin(signatures & _NUMBER, np.array(numbers, np.uint64))
+
+
 def of_kinds(signatures: U64, numbers: Sequence[int]) -> U64:
     """Return those of some signatures whose kind has one of some numbers."""
-    return signatures[np.isin(signatures & _NUMBER, np.array(numbers, np.uint64))]
+    return signatures[are_of_kinds(signatures, numbers)]
 
 
 def own_kinds(

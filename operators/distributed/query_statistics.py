@@ -12,7 +12,7 @@ from dataclasses import replace
 from operators.data.statistics import EngineStatistics, OperatorStatistics, SourceStatistics
 from operators.distributed.decompose import DistributedOperator
 from operators.plan.equalities import equality_classes
-from operators.plan.plan import Join, Leaf, Plan, postorder
+from operators.plan.plan import Join, Plan, postorder
 from operators.plan.predicates import join_condition
 from schemas.query import Query, Stream
 
@@ -23,10 +23,12 @@ def as_query_statistics(
     """Return the statistics of a task of `operator`, a part of `plan`, as those of a task of the query."""
     own = found.operators[0] if isinstance(operator.plan, Join) and found.operators else None
     last = not operator.outputs
+    # A set difference is one operator, and a query that is one operator keeps its columns' names.
+    whole = own is not None and (bool(query.subtracted) or not operator.columns)
     return replace(
         found,
         plan=str(plan),
-        operators=tuple(_joins(own, operator, query, plan)),
+        operators=found.operators if whole else tuple(_joins(own, operator, query, plan)),
         sources=tuple(_source(found, operator, query, plan, source.alias) for source in query.sources),
         results=found.results if last else 0,
         intermediate_results=0 if last else found.results,
@@ -62,11 +64,11 @@ def _source(
     if not isinstance(stream, Stream):
         return nothing
     here = {source.alias: source for source in found.sources}
-    if isinstance(operator.plan, Leaf):
-        one = here.get(stream.name) if operator.name == stream.name else None
+    if operator.is_intake:
+        one = here.get(stream.name)
         return nothing if one is None else replace(nothing, input_tuples=one.input_tuples)
     one = here.get(alias)
     if one is None:
         return nothing
-    direct = any(given.edge is None and given.stream.name == stream.name for given in operator.inputs)
+    direct = any(given.edge is None and given.stream.name == stream.name for given in operator.streams)
     return replace(one, stream=stream.name, input_tuples=one.input_tuples if direct else 0)

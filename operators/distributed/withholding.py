@@ -14,6 +14,9 @@ arrive years late: it changes what the producer reports next, and the log is rig
 What a task keeps back is a function of its input and of its last notices. A restarted task reads its own notices and
 its input and has the same state again (`restore`).
 
+An edge whose results are made on demand (`operators.distributed.on_demand`) has the same notices. A signature that is
+requested there is *rewritten*: the notices take back all results that have it, and write all that are alive again.
+
 Readers may lag behind. What the slowest reader may still request stays in the states: the task's *hold*.
 """
 
@@ -29,7 +32,7 @@ from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import NEVER
 from operators.distributed.decompose import DistributedOperator
 from operators.distributed.edge_writer import EdgeWriter, rows_per_block
-from operators.distributed.kinds import EdgeKind, of_kinds
+from operators.distributed.kinds import EdgeKind, are_of_kinds, of_kinds
 from operators.distributed.rejoin import rejoined
 from operators.engine.engine import Engine
 from operators.feedback.blacklist import Blacklist
@@ -40,7 +43,7 @@ from operators.kernels.hashing import U64
 from operators.plan.predicates import Operand
 from operators.state.side_state import SideState
 from schemas.codecs.notice import Notice, encode_notice
-from schemas.columns import I64, Batch
+from schemas.columns import I64, Batch, Mask
 from schemas.query import substitute
 
 MAX_SUSPENDED = 1 << 16
@@ -50,6 +53,9 @@ half a MiB."""
 SWEEP_FACTOR = 4
 """A state is searched for newly suspended tuples once this many times the tuples that arrived since the last search are
 at least as many as the state has."""
+
+MOST_REWRITTEN = 1 << 14
+"""The most signatures that are rewritten at once. Two lists of them take a quarter of a MiB."""
 
 WHOLE_BYTES = 64 * 1024
 """A whole notice is due when a channel has written this much, plus the size of the notice, since the last one."""
@@ -117,6 +123,7 @@ class ProducerFeedback:
         self.suppressed = 0.0
         self.detecting = Stopwatch(clock)
         self.released = False
+        self._is_complete = not edge.on_demand
         self.below: Callable[[], U64] = lambda: NONE
 
     # --- What readers ask for ---------------------------------------------------------------------------
@@ -138,7 +145,10 @@ class ProducerFeedback:
             waiting = self._to_suspend[partition]
             left = [words[~np.isin(words, resume)] for words in waiting]
             self._to_suspend[partition] = [words for words in left if len(words)]
-            resume = reader.suspended.hit(resume)
+            known = reader.suspended.contains(resume)
+            if not self._is_complete:
+                known |= are_of_kinds(resume, self._edge.on_demand)
+            resume = np.unique(resume[known])
         if len(resume):
             self._to_resume[partition].append(resume)
 
@@ -212,6 +222,38 @@ class ProducerFeedback:
         asked = [words for waiting in self._to_resume.values() for words in waiting]
         return np.unique(np.concatenate(asked)) if asked else NONE
 
+    def partners(
+        self, side: int, signatures: U64, before: int, of: Callable[[Resolve, int], tuple[U64, Mask | None]]
+    ) -> tuple[U64, U64]:
+        """Return which results of one input the tuples of the other match that have requested signatures.
+
+        Args:
+            side: The other input's side.
+            signatures: (n,) requested signatures. Only those count by which results are made on demand.
+            before: Only tuples with a smaller ts are considered.
+            of: Returns the signatures of the results that tuples match, as `EdgeKind.signatures`.
+
+        Returns:
+            (m,) requested signatures and (m,) signatures of results, by pairs.
+        """
+        signatures = of_kinds(signatures, self._edge.on_demand)
+        words, partners = [NONE], [NONE]
+        if len(signatures) == 0:
+            return NONE, NONE
+        held = [part.living(self.hold)[1] for part in self._parts(side)]
+        for tuples in (*held, self.kept[side].living(self.hold)[1]):
+            tuples = tuples.take(tuples.ts < before)
+            matched, matches = of(self._resolver(tuples), len(tuples))
+            for kind, operands in self._kinds[side]:
+                own, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
+                found = np.isin(own, signatures)
+                for mask in (valid, matches):
+                    if mask is not None:
+                        found &= mask
+                words.append(own[found])
+                partners.append(matched[found])
+        return np.concatenate(words), np.concatenate(partners)
+
     def missing(self, signatures: U64) -> U64:
         """Return those of some signatures that no reader has suspended."""
         for reader in self._readers.values():
@@ -227,19 +269,20 @@ class ProducerFeedback:
         """Count a block of `size` bytes that goes to a partition."""
         self._readers[partition].written += size
 
-    def answer(self, engine: Engine, ready: bool) -> list[tuple[int, bytes, int]]:
+    def answer(self, engine: Engine, ready: U64) -> list[tuple[int, bytes, int]]:
         """Return the notices of an epoch in the order to write them, behind its blocks: partition, bytes and rows of
         each.
 
         Args:
             engine: The task's engine.
-            ready: False while the task lacks what it has requested from its own producers. Then nothing is resumed.
+            ready: The signatures that can be resumed: the task has what it has requested for them from its own
+                producers.
         """
         found: list[tuple[int, bytes, int]] = []
         resuming = self.wanted()
-        if ready and self.resuming:
+        if len(ready) and self.resuming:
             for partition in self._readers:
-                found += self._resume(engine, partition)
+                found += self._resume(engine, partition, ready)
         if any(self._to_suspend.values()) and self._sweep_is_due():
             found += self._suspend(engine, resuming)
         for partition, reader in self._readers.items():
@@ -247,15 +290,36 @@ class ProducerFeedback:
                 found.append(self._whole_notice(partition, reader, engine))
         return found
 
-    def release(self, engine: Engine) -> list[tuple[int, bytes, int]]:
-        """Resume everything, keep nothing back from now on, and return the notices that report it."""
+    def release(self, engine: Engine, *, complete: bool) -> list[tuple[int, bytes, int]]:
+        """Resume everything, keep nothing back from now on, and return the notices that report it.
+
+        Args:
+            engine: The task's engine.
+            complete: Whether to send all results that are on demand, too.
+        """
         self.released = True
         found: list[tuple[int, bytes, int]] = []
         for partition, reader in self._readers.items():
             self._to_suspend[partition].clear()
-            self._to_resume[partition] = [reader.suspended.hashes()]
-            found += self._resume(engine, partition)
+            suspended = reader.suspended.hashes()
+            self._to_resume[partition] = [suspended]
+            found += self._resume(engine, partition, suspended)
+        if complete and not self._is_complete:
+            found += self._rewrite(engine, list(self._readers), self._on_demand(engine))
+            self._is_complete = True
+            found += [self._whole_notice(partition, reader, engine) for partition, reader in self._readers.items()]
         return found
+
+    def _on_demand(self, engine: Engine) -> U64:
+        """Return the signatures of all results by which the reader requests them."""
+        kind = next(kind for kind in self._edge.kinds if kind.number == self._edge.on_demand[0])
+        (operands,) = (own for one, own in self._kinds[kind.home] if one is kind)
+        found = [NONE]
+        for part in self._parts(kind.home):
+            _, tuples = part.living(self.hold)
+            signatures, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
+            found.append(signatures if valid is None else signatures[valid])
+        return np.unique(np.concatenate(found))
 
     def restore(self, engine: Engine, partition: int, notices: Iterable[Notice]) -> None:
         """Restore the state that a channel's last notices report, from a whole notice on. `engine` has read all earlier
@@ -273,56 +337,120 @@ class ProducerFeedback:
             reader.suspended.remove(notice.resumed)
         self._take_out(reader.suspended)
 
-    def _resume(self, engine: Engine, partition: int) -> list[tuple[int, bytes, int]]:
-        """Resume what a reader has requested. Other readers of the join have no tuple of its signatures."""
-        asked, self._to_resume[partition] = self._to_resume[partition], []
-        if not asked:
+    def _resume(self, engine: Engine, partition: int, ready: U64) -> list[tuple[int, bytes, int]]:
+        """Resume those signatures that a reader has requested and that are ready. Other readers of the join have no
+        tuple of its signatures."""
+        waiting = self._to_resume[partition]
+        if not waiting:
             return []
-        reader = self._readers[partition]
-        signatures = reader.suspended.hit(np.concatenate(asked))
-        if len(signatures) == 0:
-            return []
-        reader.suspended.remove(signatures)
-        self.resumes += len(signatures)
+        asked = np.unique(np.concatenate(waiting))
+        can = np.isin(asked, ready)
+        self._to_resume[partition] = [asked[~can]] if not can.all() else []
+        asked = asked[can]
+        rewritten = NONE if self._is_complete else of_kinds(asked, self._edge.on_demand)
+        resumed = self._readers[partition].suspended.hit(asked[~np.isin(asked, rewritten)])
+        found = self._rewrite(engine, [partition], rewritten)
+        if len(resumed):
+            found += self._send_late(engine, [partition], NONE, resumed)
+        return found
+
+    def _rewrite(self, engine: Engine, partitions: Sequence[int], signatures: U64) -> list[tuple[int, bytes, int]]:
+        """Take back all results that have one of some signatures, and write all that are alive again."""
+        found: list[tuple[int, bytes, int]] = []
+        for begin in range(0, len(signatures), MOST_REWRITTEN):
+            piece = signatures[begin : begin + MOST_REWRITTEN]
+            found += self._send_late(engine, partitions, piece, piece)
+        return found
+
+    def _send_late(
+        self, engine: Engine, partitions: Sequence[int], rewritten: U64, resumed: U64
+    ) -> list[tuple[int, bytes, int]]:
+        """Let the tuples of resumed signatures enter, and send their results to the readers of some partitions: those
+        of the rewritten ones all."""
+        for partition in partitions:
+            self._readers[partition].suspended.remove(resumed)
+        self.resumes += len(resumed)
+        first: I64 | None = None
         made: list[Tuples] = []
+        entered = [self._enter_resumed(side, resumed) for side in (0, 1)]
         for side in (0, 1):
-            back = self.kept[side].take(signatures, self.hold)
-            self.returned += len(back)
-            back = self.admit(side, back)
-            if len(back):
-                made.append(rejoined(self._join, side, back, self.hold))
-                self._join.enter_late(side, back, self.hold)
+            late = self._of_signatures(side, rewritten) if len(rewritten) else entered[side]
+            if len(late) == 0:
+                continue
+            results = rejoined(self._join, side, late, self.hold)
+            if first is None:
+                first = late.rows[0]
+            else:
+                mine = results.aliases.index(self._join.match.sides[0][0])
+                results = results.take(~np.isin(results.rows[mine], first))
+            made.append(results)
         late = Tuples.concat(made, self._join.aliases)
         late = late.take(np.argsort(late.ts, kind="stable").astype(np.int64))
         self.late += len(late)
         self._join.counters.results += len(late)
         found: list[tuple[int, bytes, int]] = []
         for to, batch in self._route.shares(engine.results(late)):
-            if to == partition:
-                found += self._notices(to, reader, batch, NONE, signatures)
+            if to in partitions:
+                found += self._notices(to, self._readers[to], batch, rewritten, resumed)
             elif len(batch):
                 found += self._notices(to, self._readers[to], batch, NONE, NONE)
         return found
 
+    def _enter_resumed(self, side: int, signatures: U64) -> Tuples:
+        """Let the tuples of some signatures enter, except those that are suspended by another one; return them."""
+        back = self.kept[side].take(signatures, self.hold)
+        self.returned += len(back)
+        back = self.admit(side, back)
+        self._join.enter_late(side, back, self.hold)
+        return back
+
+    def _parts(self, side: int) -> list[SideState]:
+        state = self._join.states[side]
+        return [part for part in (state, state.older) if part is not None]
+
+    def _of_signatures(self, side: int, signatures: U64) -> Tuples:
+        """Return the living tuples of a state that have one of some signatures. O(size of the state)."""
+        wanted = Signatures()
+        wanted.add(signatures, np.full(len(signatures), FOREVER))
+        found: list[Tuples] = []
+        for part in self._parts(side):
+            _, tuples = part.living(self.hold)
+            has = np.zeros(len(tuples), np.bool_)
+            for kind, operands in self._kinds[side]:
+                words, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
+                has |= wanted.contains(words) if valid is None else wanted.contains(words) & valid
+            found.append(tuples.take(has))
+        return Tuples.concat(found, self._join.match.sides[side])
+
     def _notices(
         self, partition: int, reader: _Reader, late: Batch, suspended: U64, resumed: U64
     ) -> list[tuple[int, bytes, int]]:
-        """Return notices with late tuples in pieces; the last piece carries the suspended and resumed signatures."""
+        """Return notices with late tuples in pieces. The first carries the suspended signatures, since these take
+        effect before the tuples do; the last carries the resumed ones."""
         found: list[tuple[int, bytes, int]] = []
         step = rows_per_block(late)
         begins = range(0, max(len(late), 1), step)
         for begin in begins:
-            last = begin == begins[-1]
             piece = late.slice(begin, min(begin + step, len(late)))
-            listed = (suspended, resumed) if last else (NONE, NONE)
-            found.append(self._encoded(partition, reader, False, *listed, piece))
+            first, last = begin == begins[0], begin == begins[-1]
+            listed = suspended if first else NONE, resumed if last else NONE
+            found.append(self._encoded(partition, reader, False, *listed, piece, rewrites=len(resumed) > 0))
         return found
 
     def _encoded(
-        self, partition: int, reader: _Reader, whole: bool, suspended: U64, resumed: U64, late: Batch
+        self,
+        partition: int,
+        reader: _Reader,
+        whole: bool,
+        suspended: U64,
+        resumed: U64,
+        late: Batch,
+        *,
+        rewrites: bool = False,
     ) -> tuple[int, bytes, int]:
         reader.number += 1
-        notice = Notice(self._channel, reader.number, whole, suspended, resumed, late)
+        complete = whole and self._is_complete and bool(self._edge.on_demand)
+        notice = Notice(self._channel, reader.number, whole, suspended, resumed, late, rewrites, complete)
         raw = encode_notice(self._edge.fields, notice)
         reader.written += len(raw)
         return partition, raw, len(late)
@@ -374,10 +502,9 @@ class ProducerFeedback:
         """Take tuples of some signatures out of the states and keep them back."""
         self._since_sweep = 0
         with self.detecting:
-            for side, state in enumerate(self._join.states):
-                for part in (state, state.older):
-                    if part is not None:
-                        self._take_out_of(part, side, suspended)
+            for side in (0, 1):
+                for part in self._parts(side):
+                    self._take_out_of(part, side, suspended)
 
     def _take_out_of(self, state: SideState, side: int, suspended: Signatures) -> None:
         for kind, operands in self._kinds[side]:

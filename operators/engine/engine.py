@@ -7,42 +7,70 @@ on how the input was cut into pushes and epochs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 
 from operators.aggregate import Aggregator
 from operators.data.evaluate import evaluate
 from operators.data.slices import slices
-from operators.data.statistics import EdgeStatistics, EngineStatistics, merged_edges
+from operators.data.statistics import FILES, EdgeStatistics, EngineStatistics, SpillStatistics, merged_edges
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
 from operators.difference.pipeline import change_kinds
 from operators.engine.executors import executor_of
 from operators.engine.intake import Intake, IntakeMethods, LateRows
+from operators.engine.numbered import NumberedPurge
 from operators.engine.selection import SourceSelection
 from operators.engine.selectivity import measure_links
-from operators.feedback.feedback import Feedback, check_feedback, feedback_of
+from operators.feedback.blacklist import Blacklist
+from operators.feedback.feedback import Feedback, feedback_of
 from operators.feedback.watch import BLOOM
-from operators.join.executor import Executor
+from operators.join.executor import XJOIN, Executor
 from operators.join.tables import load_tables
 from operators.kernels.order import order_ties
+from operators.kernels.pages import RingMemory
 from operators.migration.advise import Advice, Goal, advise
 from operators.migration.schedule import MigrationRecord, Schedule
 from operators.migration.strategies import check_strategy
 from operators.plan.choose import Statistics, choose_plan, declared_statistics
 from operators.plan.plan import Plan, check_plan
 from operators.spill.backlog import Backlog
-from operators.spill.block_store import BlockStore
-from operators.spill.plan_spilling import PlanSpilling, check_spillable
-from operators.spill.spilling import MemoryBudget
+from operators.spill.block_store import StateDisk
+from operators.spill.plan_spilling import PlanSpilling
+from operators.spill.spilled_part import ROW
+from operators.spill.spilling import MakeProductivity, MemoryBudget
 from operators.state.checkpoint import Block, Checkpoint, take_before
 from operators.state.durability import Durability
+from operators.state.numbered import NumberColumn, NumberedWindows
 from operators.state.side_state import PARTITION_GROUPS
 from operators.state.sources import Sources
-from schemas.columns import I64, OP_KEY, Batch, Mask
-from schemas.errors import InvariantError, UsageError
+from schemas.columns import I64, OP_KEY, Batch, Column, Mask
+from schemas.errors import InvariantError, StateError, UsageError
 from schemas.messages.spills import SpillEvent
-from schemas.query import TABLE_TS, ColumnRef, Query
+from schemas.query import TABLE_TS, ColumnRef, Query, Type
+
+LONGEST_DUE_MS = 10_000
+"""With a memory budget, parts are cleaned up for aggregates after a quarter of the shortest window, and at the latest
+after this event time. Emissions wait for as long, and for the cleanup itself."""
+
+
+def for_aggregates(budget: MemoryBudget, shortest_window_ms: int) -> MemoryBudget:
+    """Return the budget of joins whose results are aggregated; see LONGEST_DUE_MS."""
+    due_ms = min(shortest_window_ms // 4, LONGEST_DUE_MS)
+    return replace(budget, due_ms=due_ms) if budget.due_ms is None else budget
+
+
+def must_be_in_time(query: Query, executor: str, budget: MemoryBudget) -> bool:
+    """Return whether state beyond a memory budget must stay at hand, in files, rather than be spilled.
+
+    Spilled state gives results late. A set difference would have to take back what it has put out; an aggregate over
+    [ROWS n] does not know when spilled tuples leave their windows; and only trees of binary joins have partition groups
+    to spill.
+    """
+    counted = any(source.window.kind == "ROWS" for source in query.sources)
+    return budget.in_time or executor != XJOIN or bool(query.subtracted) or (query.aggregation is not None and counted)
 
 
 class Engine(IntakeMethods):
@@ -59,11 +87,15 @@ class Engine(IntakeMethods):
             changes no result. Or a function that makes the part in feedback between distributed operators
             (`operators.distributed.feedback`) of the executor and of this engine, which is ready but for it.
         kept: columns to store that only `feedback` reads.
+        numbered: by stream, its columns with horizons, where another operator has counted the tuples of ROWS windows.
+            They are stored. For a plan of one join.
         detector: how tuples that are not demanded are detected in nested loops, one of
             `operators.feedback.watch.DETECTORS`.
         budget: a memory budget for the states. State beyond it is spilled as blocks, and its results are pending until
-            `clean`.
-        blocks: where blocks are stored; given exactly if `budget` is.
+            `clean`; or it is kept in files (`must_be_in_time`).
+        productivity: makes what ranks partition groups for spilling; for a join of a distributed query
+            (`operators.distributed.lineage`).
+        blocks: where blocks and files are stored; given exactly if `budget` is.
         clock: seconds, for reported times of processing, silence and detection; the engine has no clock of its own.
 
     Attributes:
@@ -75,6 +107,7 @@ class Engine(IntakeMethods):
         hold: tuples that had not expired before this event time are kept, even if the task has passed it; END for no
             such limit.
         on_push: called with the stream and the batch of all tuples taken in; None for no call.
+        kept_back: tuples that feedback between distributed operators keeps back from the states.
         durable: True if `checkpoint` will be called: source tuples that leave memory are kept for it until then.
     """
 
@@ -90,9 +123,11 @@ class Engine(IntakeMethods):
         hashed: bool = True,
         feedback: bool | Callable[[Executor, Engine], Feedback] = False,
         kept: Sequence[ColumnRef] = (),
+        numbered: Mapping[str, Sequence[NumberColumn]] | None = None,
         detector: str = BLOOM,
         budget: MemoryBudget | None = None,
-        blocks: BlockStore | None = None,
+        blocks: StateDisk | None = None,
+        productivity: MakeProductivity | None = None,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.query = query
@@ -101,22 +136,39 @@ class Engine(IntakeMethods):
         streams = query.streams()
         self._intake = Intake(streams, partitions or {s.name: (0,) for s in streams})
         groups = PARTITION_GROUPS if budget is None else budget.groups
-        self._sources = Sources(query, hashed=hashed, kept=kept, partition_groups=groups)
+        numbered = numbered or {}
+        columns = (
+            ColumnRef(source.alias, column.name, Type.BIGINT)
+            for source in query.sources
+            for column in numbered.get(source.stream.name, ())
+        )
+        self._sources = Sources(query, hashed=hashed, kept=[*kept, *columns], partition_groups=groups)
+        self._numbered: NumberedPurge | None = None
+        if numbered:
+            self._sources.numbered = NumberedWindows(numbered)
+            self._numbered = NumberedPurge(self._sources, self._sources.numbered)
         self.executor = executor
         self._clock = clock
         self.load = 0.0
         self.hold = END
         self.on_push: Callable[[str, Batch], None] | None = None
+        self.kept_back: Sequence[Blacklist] = ()
         self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
-        if feedback:
-            check_feedback(query)
         self._feeds = feedback is True
+        self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._spills: PlanSpilling | None = None
+        self._memory: RingMemory | None = None
         if (budget is None) != (blocks is None):
             raise InvariantError("a budget needs somewhere for blocks to go, and nothing goes there without one")
         if budget is not None and blocks is not None:
-            check_spillable(query, executor)
-            self._spills = PlanSpilling(budget, blocks, clock)
+            if must_be_in_time(query, executor, budget):
+                rings = None if budget.shared is None else budget.shared.rings
+                self._memory = RingMemory(budget.limit_bytes, blocks.map_file, rings)
+            elif self._aggregator is None:
+                self._spills = PlanSpilling(budget, blocks, clock, productivity=productivity)
+            else:
+                waiting = for_aggregates(budget, min(self._sources.life.values()))
+                self._spills = PlanSpilling(waiting, blocks, clock, self._aggregator.enter_late)
         self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
@@ -133,7 +185,6 @@ class Engine(IntakeMethods):
         self._streams = tuple(s.name for s in streams)
         self._durability = Durability(self._streams)
         self.durable = False
-        self._aggregator = None if query.aggregation is None else Aggregator(query, self._sources)
         self._input_tuples = 0
         self._processed_tuples = 0
         self._first_ts: int | None = None
@@ -141,16 +192,22 @@ class Engine(IntakeMethods):
         self._slice_count = 0
         self._busy_s = 0.0
         self._results = 0
+        self._complete: dict[tuple[str, int], int] = {}
         self._peak_tuples = 0
         self._peak_bytes = 0
         self._tables = tables or {}
-        self._load(self._tables)
+        with self._rings():
+            self._load(self._tables)
         if self._spills is not None:
             self._spills.attach(self._executor, 0)
         if callable(feedback):
             self._feedback = feedback(self._executor, self)
         elif feedback:
             self._feedback = feedback_of(self._executor, 0, detector, clock)
+
+    def _rings(self) -> AbstractContextManager[None]:
+        """Within the context, rings are made where the budget says."""
+        return nullcontext() if self._memory is None else self._memory.used()
 
     def _load(self, tables: Mapping[str, Batch]) -> None:
         """Store the tables' rows and load them into the executor."""
@@ -180,6 +237,48 @@ class Engine(IntakeMethods):
         if self.on_push is not None:
             self.on_push(stream, batch)
 
+    def enter_late(self, stream: str, offset: int, batch: Batch, *, again: bool) -> None:
+        """Take results of a cleanup in another task, in any order; the engine has a memory budget.
+
+        Args:
+            stream: the other task's results, an input of the plan's only join.
+            offset: of the record in its log.
+            again: an earlier incarnation of this task has taken the record.
+
+        Raises:
+            StateError: the engine has no memory budget.
+        """
+        if self._spills is None:
+            raise StateError(
+                f"results of {stream} come late, since another task has a memory budget: give all workers --memory"
+            )
+        alias = next(source.alias for source in self.query.sources if source.stream.name == stream)
+        columns = {f"{alias}.{name}": column for name, column in batch.columns.items()}
+        columns[f"{alias}._ts"] = Column(Type.TIMESTAMP, batch.ts)
+        columns[f"{alias}.{ROW}"] = Column(Type.BIGINT, np.zeros(len(batch), np.int64))
+        stored = [f"{alias}.{name}" for name in (*self._sources.store(alias).columns, ROW)]
+        side = self._aliases.index(alias)
+        tuples = Batch(batch.ts, {name: columns[name] for name in stored})
+        if self._sources.numbered is not None:
+            self._sources.numbered.note_late(stream, batch)
+        self._spills.enter_late(side, offset, tuples, self.cut, again=again)
+
+    def set_complete(self, stream: str, partition: int, ts: int) -> None:
+        """Set the event time before which another task has no pending results for a partition of a stream."""
+        self._complete[stream, partition] = max(ts, self._complete.get((stream, partition), ts))
+        if self._spills is not None:
+            self._spills.set_input_complete(min(self._complete.values()))
+
+    @property
+    def spills(self) -> bool:
+        """Whether the engine has a memory budget by which results may come late."""
+        return self._spills is not None
+
+    @property
+    def complete(self) -> int:
+        """The event time before which neither this task nor those whose results it reads have pending results."""
+        return min([self.cut, *self._complete.values()]) if self._spills is None else self._spills.hold(self.cut)
+
     def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
         """Forget the useless tuples of a partition that wait for the watermark; return how many."""
         return self._intake.withdraw(stream, partition, useless)
@@ -189,7 +288,10 @@ class Engine(IntakeMethods):
         self._input_tuples += len(batch)
         if self.on_push is not None:
             self.on_push(stream, batch)
-        return self._selection.enter(self._sources, stream, batch, {}, restored=False)
+        if self._sources.numbered is not None:
+            self._sources.numbered.note_late(stream, batch)
+        with self._rings():
+            return self._selection.enter(self._sources, stream, batch, {}, restored=False)
 
     def results(self, found: Tuples) -> Batch:
         """Convert results of the join, ascending by ts, to the form in which `advance` returns them."""
@@ -242,6 +344,10 @@ class Engine(IntakeMethods):
         cut = self.watermark() if cut is None else cut
         if cut <= self.cut:
             return self._nothing()
+        with self._rings():
+            return self._advance(cut)
+
+    def _advance(self, cut: int) -> Batch:
         results: list[Batch] = []
         begin = self.cut
         for end in self._stops(begin, cut):
@@ -298,11 +404,12 @@ class Engine(IntakeMethods):
             min_slices=min_slices,
         )
 
-    def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool) -> Batch:
+    def _process(self, batches: dict[str, Batch], cut: int, *, restored: bool, known: bool = False) -> Batch:
         """Process one slice: store, join, purge.
 
         Args:
             restored: the batches come from stores; selections have been applied where the store is not shared.
+            known: the results have been found before; none are returned.
         """
         horizons = self._sources.horizons(batches)
         epoch: dict[str, Tuples] = {}
@@ -318,13 +425,26 @@ class Engine(IntakeMethods):
         found = (self._feedback or self._executor).process(epoch, dead)
         kept_back = 0 if self._feedback is None else self._feedback.kept_back()
         self._peak_tuples = max(self._peak_tuples, self._executor.state_tuples() + kept_back)
-        out = self._output(found) if self._aggregator is None else self._aggregator.process(found, cut)
+        if known:
+            out = self._nothing()
+        elif self._aggregator is None:
+            out = self._output(found)
+        elif self._spills is None:
+            out = self._aggregator.process(found, cut)
+        else:
+            self._aggregator.enter(found, self._sources)
         self._peak_bytes = max(self._peak_bytes, self._size_bytes(self._executor))
+        if self._sources.numbered is not None:
+            self._sources.numbered.note(batches, cut)
         self._purge(cut)
+        if self._aggregator is not None and self._spills is not None and not known:
+            out = self._aggregator.emit(self._spills.hold(cut))
         return out
 
     def _purge(self, cut: int) -> None:
         """Drop entries that no tuple with ts >= `cut` can meet, and spill state beyond the memory budget."""
+        if self._numbered is not None:
+            self._numbered.purge(self._executor, self.kept_back, self._needed_from(cut))
         if self._spills is None or self._spills.active is None:
             self._executor.purge(min(cut, self.hold))
             self._sources.purge(self._needed_from(cut))
@@ -348,9 +468,8 @@ class Engine(IntakeMethods):
 
     def _needed_from(self, cut: int) -> int:
         """Return the event time from which source tuples are needed when everything before `cut` has been processed."""
-        if self._spills is not None:
-            return min(cut, self.hold, self._spills.hold(cut))
-        return min(cut, self.hold) if self._aggregator is None else self._aggregator.needed_from(cut)
+        complete = cut if self._spills is None else self._spills.hold(cut)
+        return min(self.hold, complete if self._aggregator is None else self._aggregator.needed_from(complete))
 
     def _size_bytes(self, executor: Executor) -> int:
         above = 0 if self._aggregator is None else self._aggregator.size_bytes()
@@ -404,10 +523,17 @@ class Engine(IntakeMethods):
         return None if self._spills is None else self._spills.write_backlog(self.cut)
 
     def cleaned(self) -> list[Batch]:
-        """Take the late results of the cleanups since the last call: each batch ascends by ts, each result once."""
+        """Take the late results of the cleanups since the last call: each batch ascends by ts, each result once.
+
+        For a query with aggregates, whose emissions have waited for them: the emissions that are now final.
+        """
         if self._spills is None:
             return []
         found = self._spills.take()
+        if self._aggregator is not None:
+            # Cleanups have given it their results.
+            emitted = self._aggregator.emit(self._spills.hold(self.cut))
+            found = [emitted] if len(emitted) else []
         self._results += sum(len(batch) for batch in found)
         return found
 
@@ -422,6 +548,11 @@ class Engine(IntakeMethods):
         """Take the events of spilled state since the last call, for the recovery that must repeat them."""
         return [] if self._spills is None else self._spills.events()
 
+    def leave_budget(self) -> None:
+        """The engine is not used any more: what it has no longer counts against a budget that it shares."""
+        if self._spills is not None:
+            self._spills.close()
+
     def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
         """Repeat exactly these events of spilled state up to the event time `until`.
 
@@ -429,10 +560,23 @@ class Engine(IntakeMethods):
         restored. The plan must be that of the newest events.
         """
         if self._spills is None:
-            raise InvariantError(f"{len(events)} events of spilled state for an engine without a budget")
+            if events:
+                raise InvariantError(f"{len(events)} events of spilled state for an engine that spills nothing")
+            return
         if self.cut:
             raise InvariantError(f"everything before {self.cut} has been processed without them")
         self._spills.start_replay(events, until)
+
+    def replay_limit(self, read: Mapping[str, int]) -> int:
+        """Return the event time up to which `advance` may go in a replay before more is read.
+
+        Args:
+            read: by stream, the offset up to which the other task's results have been read again.
+        """
+        if self._spills is None:
+            return END
+        sides = enumerate(self.query.source(alias).stream.name for alias in self._aliases)
+        return self._spills.pending_replay.limit({side: read[name] for side, name in sides if name in read})
 
     def spills_needed_from(self) -> int:
         """Return the event time up to which events need not be repeated, since the tuples concerned have expired.
@@ -442,7 +586,8 @@ class Engine(IntakeMethods):
         if self.query.tables():
             return -1
         # State spilled at the horizon itself still has pending results with the tuples that arrived then.
-        return min(self.horizon(stream) for stream in self._streams) - 1
+        expired = min(self.horizon(stream) for stream in self._streams) - 1
+        return expired if self._spills is None else self._spills.needed_from(expired)
 
     def _rebuild_spilled(self, at: int) -> None:
         """Before a change of plans, produce all pending results, and rebuild spilled states by the new plan.
@@ -458,7 +603,9 @@ class Engine(IntakeMethods):
         if self.durable:
             self._durability.retain(self._sources)
         living, before = spills.stored_tuples(), self._sources
-        self._sources = Sources(self.query, hashed=before.hashed, partition_groups=before.partition_groups)
+        self._sources = Sources(
+            self.query, hashed=before.hashed, kept=before.kept, partition_groups=before.partition_groups
+        )
         for name in self._streams:
             # Tuples keep their numbers, which ROWS windows count and snapshots contain.
             self._sources.stores[name].begin_at(living[name][0] if name in living else before.stores[name].hi)
@@ -467,8 +614,10 @@ class Engine(IntakeMethods):
         self._schedule.rebuild(at)
         self._executor = self._schedule.step(self._executor, at)
         spills.attach(self._executor, at, delivered=at)
+        if self._aggregator is not None:
+            self._aggregator.sources = self._sources
         for piece, cut in self._slices({name: batch for name, (_, batch) in living.items()}, at):
-            self._process(piece, cut, restored=True)
+            self._process(piece, cut, restored=True, known=True)
 
     # --- Durability ---------------------------------------------------------------------------------
 
@@ -495,12 +644,13 @@ class Engine(IntakeMethods):
             raise InvariantError("restore needs a fresh engine")
         durable, self.durable = self.durable, False
         begin = 0
-        for batches, end in self._durability.read_back(self._sources, blocks, cut):
-            for stop in self._stops(begin, end):
-                ready = batches if stop == end else take_before(batches, stop)
-                for piece, at in self._slices(ready, stop):
-                    self._process(piece, at, restored=True)
-            begin = end
+        with self._rings():
+            for batches, end in self._durability.read_back(self._sources, blocks, cut):
+                for stop in self._stops(begin, end):
+                    ready = batches if stop == end else take_before(batches, stop)
+                    for piece, at in self._slices(ready, stop):
+                        self._process(piece, at, restored=True)
+                begin = end
         self.durable = durable
         self._intake.cut = cut
 
@@ -539,9 +689,15 @@ class Engine(IntakeMethods):
             ),
             links=measure_links(self._sources, self.cut) if links else (),
             migrations=self._schedule.statistics(self.cut),
-            spill=None if self._spills is None else self._spills.statistics(),
+            spill=self._spill_statistics(),
             feedback=merged_edges(self._former_edges, () if self._feedback is None else self._feedback.edges()),
         )
+
+    def _spill_statistics(self) -> SpillStatistics | None:
+        if self._memory is not None:
+            memory = self._memory
+            return SpillStatistics(FILES, memory.limit_bytes, memory.in_memory, memory.in_files)
+        return None if self._spills is None else self._spills.statistics()
 
     def _span_ms(self) -> int:
         return 0 if self._first_ts is None else self._last_ts - self._first_ts

@@ -14,7 +14,7 @@ from operators.juggler.mixed import MixedTree
 from operators.plan.choose import MAX_EXHAUSTIVE_ALIASES, CostModel, Statistics, declared_statistics
 from operators.plan.plan import Join, Plan, postorder
 from operators.state.sources import Sources
-from schemas.errors import UsageError
+from schemas import refusals
 from schemas.query import Query
 
 EXECUTORS: dict[str, Callable[[Sources, Plan, Statistics | None], Executor]] = {
@@ -31,26 +31,12 @@ def executor_of(name: str, sources: Sources, plan: Plan, statistics: Statistics 
     Raises:
         UsageError: this executor cannot execute the query, or the plan does not fit it.
     """
-    check_executor(name, sources.query)
+    refusals.check(sources.query, refusals.executor(name))
     if name == JUGGLER:
         return MixedTree(sources, plan)
     if sources.query.subtracted:
         return DifferencePipeline(sources, plan)
     return EXECUTORS[name](sources, plan, statistics)
-
-
-def check_executor(name: str, query: Query) -> None:
-    """Refuse an executor that cannot execute the query.
-
-    Raises:
-        UsageError: the executor joins and the query is a set difference; or it is `juggler` and a window is a ROWS
-            window.
-    """
-    if query.subtracted and name != "xjoin":
-        raise UsageError(f"executor {name} joins, and EXCEPT subtracts: omit the executor, or give xjoin")
-    counting = next((source.alias for source in query.sources if source.window.kind == "ROWS"), None)
-    if name == JUGGLER and counting is not None:
-        raise UsageError(f"executor {name} does not count tuples, as [ROWS n] of {counting} asks: give another")
 
 
 KEPT_COST = 4.0

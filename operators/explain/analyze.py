@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from operators.data.statistics import (
+    FILES,
     MESSAGES,
     EngineStatistics,
     MigrationStatistics,
@@ -184,6 +185,8 @@ class Analysis:
             return []
         used, budget = (sum(getattr(task, name) for task in tasks) for name in ("used_bytes", "budget_bytes"))
         total = {name: sum(getattr(task, name) for task in tasks) for name in _SPILL_COUNTS}
+        if all(task.strategy == FILES for task in tasks):
+            return [f"memory {format_size(used)} of {format_size(budget)}; {format_size(total['file_bytes'])} in files"]
         pending = f"results of at most {total['owed']:,} pairs are pending" if total["owed"] else "nothing is pending"
         return [
             f"memory {format_size(used)} of {format_size(budget)}; {total['spills']:,} spills of "
@@ -194,7 +197,7 @@ class Analysis:
         ]
 
 
-_SPILL_COUNTS = ("spills", "spilled_groups", "on_disk_tuples", "owed", "cleanups", "cleanup_results")
+_SPILL_COUNTS = ("file_bytes", "spills", "spilled_groups", "on_disk_tuples", "owed", "cleanups", "cleanup_results")
 
 _EDGE_COUNTS = ("demanded", "late", "suppressed", "kept_back")
 

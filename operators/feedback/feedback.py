@@ -10,6 +10,8 @@ from typing import Protocol
 
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
+from operators.difference.pipeline import DifferencePipeline
+from operators.feedback.difference import DifferenceFeedback
 from operators.feedback.stems import StemFeedback
 from operators.feedback.tree import TreeFeedback
 from operators.feedback.watch import BLOOM
@@ -17,8 +19,6 @@ from operators.join.eddy import Eddy
 from operators.join.executor import Executor
 from operators.join.mjoin import MJoin
 from operators.join.tree import XJoinTree
-from schemas.errors import UsageError
-from schemas.query import Query
 
 
 class Feedback(Protocol):
@@ -64,14 +64,7 @@ def feedback_of(
         return TreeFeedback(executor, now, detector, clock)
     if isinstance(executor, MJoin | Eddy) and len(executor.plan.aliases) > 2:
         return StemFeedback(executor, clock)
+    if isinstance(executor, DifferencePipeline):
+        return DifferenceFeedback(executor, clock)
     return None
 
-
-def check_feedback(query: Query) -> None:
-    """Check, before anything runs, that a query can have feedback.
-
-    Raises:
-        UsageError: The query is a set difference.
-    """
-    if query.subtracted:
-        raise UsageError("feedback is between joins, and EXCEPT subtracts: omit --jit, or give off")

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from operators.spill.block_store import BlockStore
+from operators.kernels.pages import Pages
+from operators.spill.block_store import StateDisk
 
 
 class PrefixedBlocks:
-    """A `BlockStore` that adds a prefix to every key and stores the block in another one."""
+    """A `StateDisk` that adds a prefix to every key and stores the block in another one."""
 
-    def __init__(self, blocks: BlockStore, prefix: str) -> None:
+    def __init__(self, blocks: StateDisk, prefix: str) -> None:
         self._blocks = blocks
         self._prefix = prefix
 
     def put(self, key: str, raw: bytes) -> None:
-        """See `BlockStore.put`."""
+        """See `StateDisk.put`."""
         self._blocks.put(self._prefix + key, raw)
 
     def get(self, key: str) -> bytes:
-        """See `BlockStore.get`."""
+        """See `StateDisk.get`."""
         return self._blocks.get(self._prefix + key)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See `BlockStore.delete`."""
+        """See `StateDisk.delete`."""
         self._blocks.delete([self._prefix + key for key in keys])
 
     def keys(self, prefix: str) -> list[str]:
-        """See `BlockStore.keys`."""
+        """See `StateDisk.keys`."""
         return [key.removeprefix(self._prefix) for key in self._blocks.keys(self._prefix + prefix)]
+
+    def map_file(self, size: int) -> Pages:
+        """See `StateDisk.map_file`."""
+        return self._blocks.map_file(size)

@@ -335,6 +335,13 @@ class GroupEngine(IntakeMethods):
         if self._shared is not None:
             self._shared.play_spills(events, until)
 
+    def replay_limit(self, read: Mapping[str, int]) -> int:
+        """No limit: a group reads no late results of other tasks. See `Engine.replay_limit`."""
+        return END
+
+    def leave_budget(self) -> None:
+        """Nothing: a group shares its budget with nobody."""
+
     def spills_needed_from(self) -> int:
         """Events up to this event time need not be replayed: the tuples that they spilled have expired."""
         return self.cut if self._shared is None else self._shared.spills_needed_from()

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from operators.engine.engine import Engine
-from operators.engine.executors import EXECUTORS, cheapest_executor, check_executor
-from operators.feedback.feedback import check_feedback
+from operators.engine.executors import EXECUTORS, cheapest_executor
 from operators.groups.blocks import PrefixedBlocks
 from operators.groups.engine import EndedQuery, GroupEngine
 from operators.groups.shared import SharedQueries
@@ -22,13 +21,13 @@ from operators.groups.standalone import StandaloneQuery
 from operators.join.executor import JUGGLER, XJOIN
 from operators.juggler.operator import Juggler
 from operators.plan.choose import choose_plan, declared_statistics, sample_statistics
-from operators.spill.block_store import BlockStore
-from operators.spill.plan_spilling import check_spillable
+from operators.spill.block_store import StateDisk
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
+from schemas import refusals
 from schemas.columns import Batch
-from schemas.errors import InvariantError, UsageError
-from schemas.groups import check_member, query_group, streams_of
+from schemas.errors import InvariantError
+from schemas.groups import query_group, streams_of
 from schemas.query import Query, Stream
 
 APART = "apart"
@@ -45,7 +44,7 @@ def check_group_executor(executor: str, queries: Sequence[Query]) -> None:
         query_group(queries)
     elif executor != APART:
         for query in queries:
-            check_executor(executor, query)
+            refusals.check(query, refusals.executor(executor))
 
 
 def sharing(queries: Sequence[Query], executor: str | None) -> tuple[Query, ...]:
@@ -56,39 +55,7 @@ def sharing(queries: Sequence[Query], executor: str | None) -> tuple[Query, ...]
 def _can_share(query: Query, executor: str | None) -> bool:
     if executor is not None:
         return executor == JUGGLER
-    try:
-        check_member(query)
-    except UsageError:
-        return False
-    return True
-
-
-def check_group_spillable(queries: Sequence[Query], executor: str | None) -> None:
-    """Reject queries that cannot run within a memory budget.
-
-    Raises:
-        UsageError: names the query and the reason.
-    """
-    for query in queries:
-        if query.aggregation is not None or not _can_share(query, executor):
-            try:
-                check_spillable(query, executor if executor in EXECUTORS else XJOIN)
-            except UsageError as error:
-                raise UsageError(f"query {query.name!r}: {error}") from None
-
-
-def check_group_feedback(queries: Sequence[Query], executor: str | None) -> None:
-    """Reject feedback for queries that cannot have it.
-
-    Raises:
-        UsageError: names the query and the reason.
-    """
-    for query in queries:
-        if not _can_share(query, executor):
-            try:
-                check_feedback(query)
-            except UsageError as error:
-                raise UsageError(f"query {query.name!r}: {error}") from None
+    return not refusals.objection(query, refusals.SHARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +71,7 @@ class GroupMemory:
 
     limit_bytes: int
     queries: int
-    blocks: BlockStore
+    blocks: StateDisk
     strategy: str = DEFAULT_STRATEGY
 
     def share(self, queries: int) -> int:
@@ -153,9 +120,11 @@ class QueryRunners:
         named = self.executor if self.executor in EXECUTORS else None
         budget = blocks = None
         if self.memory is not None:
-            # No other executor supports a budget.
+            # No other executor spills.
             named = named or XJOIN
-            budget = MemoryBudget(self.memory.share(1), self.memory.strategy)
+            # Aggregates would wait for pending results, and with them the end of a query that is dropped.
+            in_time = query.aggregation is not None
+            budget = MemoryBudget(self.memory.share(1), self.memory.strategy, in_time=in_time)
             blocks = PrefixedBlocks(self.memory.blocks, f"{query.name}/")
         engine = Engine(
             query,
@@ -184,7 +153,7 @@ def group_engine(
     ended: Sequence[EndedQuery] = (),
     clock: Callable[[], float] = lambda: 0.0,
     budget: MemoryBudget | None = None,
-    blocks: BlockStore | None = None,
+    blocks: StateDisk | None = None,
     feedback: bool = False,
 ) -> GroupEngine:
     """Make the engine of several queries, which have different names.
@@ -197,18 +166,15 @@ def group_engine(
         partitions: partition numbers per stream name; one partition 0 each when None.
         since, began, ended: see `GroupEngine`.
         budget: of all states and source tuples; it requires `blocks`, which stores what is spilled.
-        feedback: whether queries are executed with feedback (`check_group_feedback`), including those that share an
-            operator (`operators.juggler.feedback.demand`).
+        feedback: whether queries are executed with feedback, including those that share an operator
+            (`operators.juggler.feedback.demand`).
     """
-    if feedback:
-        check_group_feedback(queries, executor)
     if len({query.name for query in queries}) < len(queries):
         raise InvariantError(f"two queries of a group have one name: {[query.name for query in queries]}")
     if executor is not None:
         check_group_executor(executor, queries)
     memory = None
     if budget is not None and blocks is not None:
-        check_group_spillable(queries, executor)
         memory = GroupMemory(budget.limit_bytes, len(queries), blocks, budget.strategy)
     factory = QueryRunners(executor, samples, tables or {}, clock, memory, feedback)
     streams = streams_of(queries) if streams is None else streams

@@ -47,20 +47,23 @@ class BinaryJoin:
         Returns:
             The new results, ascending by ts.
         """
-        match = self.match
-        match.counters.input_tuples += len(left) + len(right)
-        match.counters.left_tuples += len(left)
-        prepared = [match.prepare(LEFT, left), match.prepare(RIGHT, right)]
-        for side in (LEFT, RIGHT):
-            match.enter(self.states[side], prepared[side], now)
+        match, prepared = self.match, self.enter(left, right, now)
         for side in (LEFT, RIGHT):
             completion = self.states[1 - side].completion
             if completion is not None and len(prepared[side]):
                 completion.demand(prepared[side], now)
-        found = [
-            match.find(side, prepared[side], self.states[1 - side], strict=side == LEFT) for side in (LEFT, RIGHT)
-        ]
+        found = [match.find(side, prepared[side], self.states[1 - side], strict=side == LEFT) for side in (LEFT, RIGHT)]
         return Tuples.merge(*found)
+
+    def enter(self, left: Tuples | Prepared, right: Tuples | Prepared, now: int) -> tuple[Prepared, Prepared]:
+        """Insert a slice's new tuples of both sides, as `process` does, without joining them; return them prepared."""
+        match = self.match
+        match.counters.input_tuples += len(left) + len(right)
+        match.counters.left_tuples += len(left)
+        prepared = match.prepare(LEFT, left), match.prepare(RIGHT, right)
+        for side in (LEFT, RIGHT):
+            match.enter(self.states[side], prepared[side], now)
+        return prepared
 
     def enter_late(self, side: int, late: Tuples, now: int) -> None:
         """Insert tuples into a side's state after their time, in any order. The caller must find their results.

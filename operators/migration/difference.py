@@ -85,13 +85,3 @@ STRATEGIES_OF_DIFFERENCE: dict[str, Callable[[Executor, Plan, int, Callable[[Pla
     "gpt": lambda old, plan, cut, make: ParallelDifference(old, make(plan), cut),
 }
 """How a set difference migrates; from the old executor, the new plan, the cut, and what makes executors."""
-
-_BY_LINEAGE = "tells results by the lineage of their components, and a change of a set difference has none"
-_LAGGING = "lets the new plan lag behind the streams' stores, which by then have forgotten what has ended"
-
-
-def objection_to_difference(name: str) -> str:
-    """Return why a strategy of joins cannot migrate a set difference; empty if it can."""
-    if name in STRATEGIES_OF_DIFFERENCE:
-        return ""
-    return _LAGGING if name == "ghm" else _BY_LINEAGE

@@ -17,7 +17,7 @@ from functools import partial
 from operators.join.executor import JUGGLER, Executor
 from operators.join.tree import XJoinTree
 from operators.migration.black_box import GeneralizedHybrid, GeneralizedMovingState, GeneralizedParallelTrack
-from operators.migration.difference import STRATEGIES_OF_DIFFERENCE, objection_to_difference
+from operators.migration.difference import STRATEGIES_OF_DIFFERENCE
 from operators.migration.hybmig import HybMig
 from operators.migration.jisc.strategy import Jisc
 from operators.migration.migration import Migration
@@ -25,6 +25,7 @@ from operators.migration.moving_state import MovingState
 from operators.migration.parallel_track import ParallelTrack
 from operators.migration.reordering import Reordering
 from operators.plan.plan import Plan
+from schemas import refusals
 from schemas.errors import UsageError
 from schemas.query import Query
 
@@ -122,20 +123,10 @@ def check_strategy(name: str, executor: str, query: Query) -> None:
         return  # moving-state always can
     if name != AUTO:
         strategy_of(name)
-    if objection := _objection(name, executor, query):
-        usable = [other for other in STRATEGIES if not _objection(other, executor, query)]
-        raise UsageError(f"{objection}; use one of {', '.join(usable)}")
 
+    def settings(strategy: str) -> tuple[str, str]:
+        return refusals.migration(strategy), refusals.executor(executor)
 
-def _objection(name: str, executor: str, query: Query) -> str:
-    """Return why a strategy cannot migrate a query's plans; empty if it can."""
-    if executor == JUGGLER and name not in BLACK_BOX:
-        return f"executor {JUGGLER} is a black box to {name}"
-    if query.subtracted and (why := objection_to_difference(name)):
-        return f"{name} cannot migrate EXCEPT: it {why}"
-    if STRATEGIES[name].outlasts:
-        for source in query.sources:
-            if source.endless:
-                window = f"that of {source.alias} is [UNBOUNDED]"
-                return f"{name} ends when all old tuples have left their windows, and {window}"
-    return ""
+    if objection := refusals.objection(query, *settings(name)):
+        usable = [other for other in STRATEGIES if not refusals.objection(query, *settings(other))]
+        raise UsageError(f"{objection}: one of {', '.join(usable)}")

@@ -1,12 +1,14 @@
-"""`BlockStore`: the interface of the disk tier to which the engine writes spilled parts.
+"""`BlockStore` and `StateDisk`: the interfaces of the disk tier to which the engine moves state.
 
-`services.spill.block_store` implements it with RocksDB.
+`services.spill.block_store` implements them with RocksDB and mapped files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Protocol
+
+from operators.kernels.pages import Pages
 
 
 class BlockStore(Protocol):
@@ -31,4 +33,13 @@ class BlockStore(Protocol):
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with `prefix`, ascending."""
+        ...
+
+
+class StateDisk(BlockStore, Protocol):
+    """A `BlockStore` that can also keep state in mapped files, as part of the process's memory."""
+
+    def map_file(self, size: int) -> Pages:
+        """Map so many bytes of a new file, zeros. The file is gone when nothing refers to the mapping. It stays open
+        only as a mapping: a process may have far fewer open files than rings."""
         ...

@@ -30,10 +30,14 @@ class Ledger:
     Args:
         nodes: the joins of the plan, children before parents.
         lifetimes: per join, the minimum time that an entry of either state lives after its ts.
+
+    Attributes:
+        input_complete: other tasks below have no pending results with a smaller ts; END without such tasks.
     """
 
     def __init__(self, nodes: Sequence[Join], lifetimes: Sequence[int]) -> None:
         self._lifetimes = lifetimes
+        self.input_complete = END
         self._parts: dict[Group, list[SpilledPart]] = {}
         # The least `since` of each group that has parts. A group may have many: one for each time it was spilled.
         self._since: dict[Group, int] = {}
@@ -122,7 +126,7 @@ class Ledger:
         The pending results of a join below have no smaller ts than the time when its oldest part left memory, and may
         match every entry that was alive then.
         """
-        return min([self._last_purge(join, self.since(join)), *map(self.since, self._below[join])])
+        return min(self.input_complete, self._last_purge(join, self.since(join)), *map(self.since, self._below[join]))
 
     def since(self, join: int) -> int:
         """Since when the join's oldest part has had pending results; END when there is none. O(1) between cleanups."""
@@ -136,7 +140,7 @@ class Ledger:
 
     def bound(self, join: int, cut: int) -> int:
         """Tuples that expired before this can match nothing that the join may still receive."""
-        return min([cut, *map(self.since, self._below[join])])
+        return min(self.input_complete, cut, *map(self.since, self._below[join]))
 
     def kept_from(self, join: int, groups: Sequence[int], cut: int) -> list[int]:
         """Per group of a join: entries in memory that expired before this have no pending results, neither with parts

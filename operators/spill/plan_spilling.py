@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import heappop, heappush
 
 import numpy as np
 
 from operators.data.statistics import SpillStatistics
+from operators.data.watermark import END
 from operators.join.executor import Executor
 from operators.join.tree import XJoinTree
 from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
+from operators.spill.cleanup.by_join import ConsumeResults
 from operators.spill.counters import SpillCounters
 from operators.spill.replay import SpillReplay
 from operators.spill.spilled_part import FAR_PAST, ROW, PieceWriter, materialise
-from operators.spill.spilling import MemoryBudget, StateSpiller
+from operators.spill.spilling import MakeProductivity, MemoryBudget, StateSpiller
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
-from schemas.errors import InvariantError, UsageError
+from schemas.errors import InvariantError
 from schemas.messages.spills import SpillEvent
-from schemas.query import Query, Type
+from schemas.query import Type
 
 SLICE_SHARE = 0.1
 """Share of the budget that a slice may add to the memory, about."""
@@ -38,23 +41,6 @@ MIN_SLICE_TUPLES = 64
 """The budget makes no slice smaller than this."""
 
 
-def check_spillable(query: Query, executor: str) -> None:
-    """Reject a query or executor that cannot run within a memory budget.
-
-    Raises:
-        UsageError: the message has the reason.
-    """
-    why = ""
-    if executor != "xjoin":
-        why = f"executor {executor} has no partition groups that could be spilled; omit it, or give xjoin"
-    elif query.aggregation is not None:
-        why = "an aggregate's values at an instant need all earlier results, and some would be pending"
-    elif query.subtracted:
-        why = "EXCEPT returns tuples without a match, which takes all of the state"
-    if why:
-        raise UsageError(f"this query cannot run with a memory budget: {why}")
-
-
 VOID = " void"
 """A column of source tuples that are processed again: True where a tuple only counts for ROWS windows."""
 
@@ -64,6 +50,8 @@ class PlanSpilling:
 
     Args:
         clock: seconds.
+        consume: see `operators.spill.cleanup.by_join.PlanCleanup`.
+        productivity: see `StateSpiller`.
 
     Attributes:
         pending_replay: events of an earlier incarnation. Up to their end they decide what happens, instead of the
@@ -76,8 +64,12 @@ class PlanSpilling:
         budget: MemoryBudget,
         blocks: BlockStore,
         clock: Callable[[], float],
+        consume: ConsumeResults | None = None,
+        productivity: MakeProductivity | None = None,
     ) -> None:
         self._budget = budget
+        self._consume = consume
+        self._productivity = productivity
         self._blocks = blocks
         self._writer = PieceWriter(blocks)
         self._clock = clock
@@ -88,6 +80,13 @@ class PlanSpilling:
         self._replaying = False
         self.pending_replay = SpillReplay()
         self.active: StateSpiller | None = None
+        self._input_complete = END
+        # Read again by a task that recovers, by side and offset; they enter when their events are replayed. And the
+        # least ts of each, in a heap.
+        self._late_read_again: dict[tuple[int, int], Batch] = {}
+        self._least_read_again: list[tuple[int, tuple[int, int]]] = []
+        # Of late tuples that have entered: the event time of their event, and the largest ts.
+        self._late: list[tuple[int, int]] = []
 
     @property
     def has_backlog(self) -> bool:
@@ -95,13 +94,14 @@ class PlanSpilling:
         return bool(self.active)
 
     def start_replay(self, events: Sequence[SpillEvent], until: int) -> None:
-        """Replay exactly these events, up to an event time. The results of the replayed cleanups were delivered before.
+        """Replay exactly these events, up to an event time. The results of the replayed cleanups were delivered before,
+        unless `consume` takes them: it needs them again.
 
         The plan must not have processed anything yet.
         """
         self.pending_replay = SpillReplay(events, until)
         self._events = []
-        if self.active is not None:
+        if self.active is not None and self._consume is None:
             self.active.delivered_before(self.pending_replay.delivered)
 
     def events(self) -> list[SpillEvent]:
@@ -109,10 +109,81 @@ class PlanSpilling:
         found, self._events = self._events, []
         return found
 
+    def enter_late(self, side: int, offset: int, tuples: Batch, cut: int, *, again: bool) -> None:
+        """See `StateSpiller.enter_late`.
+
+        Args:
+            side: of the plan's only join.
+            offset: of the record in its log.
+            cut: everything before it has been processed.
+            again: an earlier incarnation has taken the record.
+        """
+        if again:
+            if self.pending_replay.has_late(side, offset):
+                self._late_read_again[side, offset] = tuples
+                heappush(self._least_read_again, (int(tuples.ts.min()), (side, offset)))
+                self._limit_purges()
+                self._replay_beginning(cut)
+            return
+        if self.active is None:
+            raise InvariantError("late tuples of other tasks for a plan without states")
+        self._enter_late(side, tuples, cut)
+        self._record_event(SpillEvent(cut, "late", ((side, (offset,)),)))
+
+    def _enter_late(self, side: int, tuples: Batch, at: int) -> None:
+        assert self.active is not None
+        self._late.append((at, int(tuples.ts.max())))
+        self.active.enter_late(side, tuples)
+
+    def needed_from(self, expired: int) -> int:
+        """Return the event time up to which events need not be repeated, if tuples up to `expired` have expired. Late
+        tuples may be newer than their event: the task that they come from has processed more than this one."""
+        self._late = [(at, newest) for at, newest in self._late if newest > expired]
+        return min([expired, *(at - 1 for at, _ in self._late)])
+
+    def set_input_complete(self, ts: int) -> None:
+        """See `StateSpiller.set_input_complete`."""
+        self._input_complete = ts
+        self._limit_purges()
+
+    def _limit_purges(self) -> None:
+        """Tell the spiller from when on late tuples may still enter: new ones, and those that have been read again. A
+        replay reads far ahead of what it processes."""
+        if self.active is not None:
+            self.active.set_input_complete(self._late_from())
+
+    def _late_from(self) -> int:
+        least = self._least_read_again
+        while least and least[0][1] not in self._late_read_again:
+            heappop(least)
+        return min(self._input_complete, least[0][0]) if least else self._input_complete
+
+    def _replay_late(self, cut: int) -> None:
+        while self.pending_replay.due("late", cut):
+            self._replay_arrival(self.pending_replay.take())
+
+    def _replay_arrival(self, event: SpillEvent) -> None:
+        for side, offsets in event.groups:
+            for offset in offsets:
+                if (tuples := self._late_read_again.pop((side, offset), None)) is not None:
+                    self._enter_late(side, tuples, event.at)
+        self._limit_purges()
+
+    def _replay_beginning(self, cut: int) -> None:
+        """Replay what happened before anything was processed as soon as it can be: no slice ends then."""
+        with self._replay_at(cut):
+            while self.pending_replay.is_ready(cut, self._late_read_again.keys()):
+                event = self.pending_replay.take()
+                if event.kind == "late":
+                    self._replay_arrival(event)
+                else:
+                    self._replay_cleanup(event)
+
     def purge(self, cut: int) -> None:
         """See `StateSpiller.purge`."""
         if self.active is None:
             return
+        self._replay_late(cut)
         began, before = self._clock(), self._counters.cleanups
         with self._replay_at(cut) as replayed:
             if replayed:
@@ -148,11 +219,15 @@ class PlanSpilling:
             self._replaying = False
 
     def _replay_cleanups(self, cut: int) -> None:
-        assert self.active is not None
+        self._replay_late(cut)
         while self.pending_replay.due("clean", cut):
-            event = self.pending_replay.take()
-            self.active.clean_groups(dict(event.groups), event.at)
-            self.active.take()
+            self._replay_cleanup(self.pending_replay.take())
+            self._replay_late(cut)
+
+    def _replay_cleanup(self, event: SpillEvent) -> None:
+        assert self.active is not None
+        self.active.clean_groups(dict(event.groups), event.at)
+        self.active.take()
 
     def _record_event(self, event: SpillEvent) -> None:
         if not self._replaying:
@@ -169,6 +244,7 @@ class PlanSpilling:
             return
         if self.active is not None:
             self._results += self.active.take()
+            self.active.close()
             self._record_event(SpillEvent(cut, "plan"))
         self._tree, self.active = None, None
         if isinstance(executor, XJoinTree):
@@ -182,11 +258,19 @@ class PlanSpilling:
                 self._counters,
                 self._record_event,
                 delivered=delivered,
+                consume=self._consume,
+                productivity=self._productivity,
             )
+            self._limit_purges()
+
+    def close(self) -> None:
+        """See `StateSpiller.close`."""
+        if self.active is not None:
+            self.active.close()
 
     def hold(self, cut: int) -> int:
         """See `StateSpiller.hold`."""
-        return cut if self.active is None else self.active.hold(cut)
+        return min(cut, self._late_from()) if self.active is None else self.active.hold(cut)
 
     def needs_spill(self, cut: int) -> bool:
         """Whether groups have to leave memory, and can: none leaves while a plan's states are being completed."""

@@ -31,6 +31,7 @@ total differs from that for three reasons:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +61,21 @@ GOLDEN = 0.6180339887498949
 Counts = npt.NDArray[np.float64]
 
 
+class Tracing(Protocol):
+    """Traces results of joins to the partition groups that they went through."""
+
+    @property
+    def below(self) -> Sequence[I64]:
+        """Per join, its own number and those of the joins whose results it reads, directly or not, ascending."""
+        ...
+
+    def trace(self, join: int, results: Tuples) -> I64:
+        """Return (len(below[join]), n) the groups that results of a join went through (Algorithm 1)."""
+        ...
+
+
 class Lineage:
-    """The split functions of a plan's joins.
+    """The split functions of a plan's joins; a `Tracing`.
 
     Args:
         joins: children before parents.
@@ -94,11 +108,53 @@ class Lineage:
         return np.array([known[self._keys[number]] for number in self.below[join]], np.int64)
 
 
+class GroupProductivity(Protocol):
+    """What strategies rank the groups of a task's joins by; see `Productivity`.
+
+    Attributes:
+        local, output, inter: (joins, groups).
+        heights: per join, over the sources.
+    """
+
+    @property
+    def heights(self) -> Sequence[int]:
+        """See above."""
+        ...
+
+    @property
+    def local(self) -> Counts:
+        """See above."""
+        ...
+
+    @property
+    def output(self) -> Counts:
+        """See above."""
+        ...
+
+    @property
+    def inter(self) -> Counts:
+        """See above."""
+        ...
+
+    def note(self, join: int, produced: Tuples, *, final: bool) -> None:
+        """Count results that a join has just made."""
+        ...
+
+    def age(self, share: float) -> None:
+        """Fade all counts after source tuples have arrived."""
+        ...
+
+    def spilled(self, joins: I64, groups: I64, share: float) -> None:
+        """Reset the counts of spilled groups and fade all others."""
+        ...
+
+
 class Productivity:
     """The counts of a plan's joins.
 
     Args:
-        joins: children before parents; the last one produces the query's results.
+        lineage: of the joins, children before parents.
+        entry_bytes: per join, what one of its results takes in the state of the join above; 0 where there is none.
         groups: per join.
         fade: see FADE.
         owned: (joins, groups) True for groups that this task owns, None for all. The counts of other groups do not
@@ -106,29 +162,44 @@ class Productivity:
 
     Attributes:
         groups: per join.
+        heights: per join, over the sources.
         local, output, inter: (joins, groups), see the module.
         owned: see above.
     """
 
     def __init__(
         self,
-        sources: Sources,
-        joins: Sequence[BinaryJoin],
+        lineage: Tracing,
+        entry_bytes: Sequence[int],
         groups: int,
         *,
         fade: float = FADE,
         owned: Mask | None = None,
     ) -> None:
         self.groups = groups
-        self._lineage = Lineage(sources, joins, groups)
-        self._entry_bytes = [_bytes_above(join, joins) for join in joins]
+        self.heights: Sequence[int] = [0] * len(entry_bytes)
+        self._lineage = lineage
+        self._entry_bytes = entry_bytes
         self._fade = fade
         self.owned = owned
         self._samples = 0
-        shape = (len(joins), groups)
+        shape = (len(entry_bytes), groups)
         self.local: Counts = np.zeros(shape)
         self.output: Counts = np.zeros(shape)
         self.inter: Counts = np.zeros(shape)
+
+    @classmethod
+    def of_plan(cls, sources: Sources, joins: Sequence[BinaryJoin], groups: int, **options: Any) -> Productivity:
+        """The counts of a plan whose joins are all in this task.
+
+        Args:
+            joins: children before parents; the last one produces the query's results.
+            groups, options: as above.
+        """
+        above = [_bytes_above(join, joins) for join in joins]
+        found = cls(Lineage(sources, joins, groups), above, groups, **options)
+        found.heights = heights_of([join.aliases for join in joins])
+        return found
 
     def note(self, join: int, produced: Tuples, *, final: bool) -> None:
         """Count results that a join has just made, while their source tuples are stored.
@@ -182,6 +253,20 @@ class Productivity:
         within = (np.arange(self._samples, self._samples + m) * GOLDEN) % 1.0
         self._samples += m
         return np.minimum(((np.arange(m) + within) * (n / m)).astype(np.int64), n - 1)
+
+
+def heights_of(covers: Sequence[Sequence[str]]) -> list[int]:
+    """The height of each join over the sources, 0 where both inputs are sources.
+
+    Args:
+        covers: per join the aliases it covers, children before parents.
+    """
+    sets = [frozenset(aliases) for aliases in covers]
+    heights: list[int] = []
+    for number, outer in enumerate(sets):
+        under = [heights[k] + 1 for k in range(number) if sets[k] < outer]
+        heights.append(max(under, default=0))
+    return heights
 
 
 def _bytes_above(join: BinaryJoin, joins: Sequence[BinaryJoin]) -> int:

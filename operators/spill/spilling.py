@@ -24,23 +24,30 @@ from operators.join.tree import XJoinTree
 from operators.plan.plan import Join
 from operators.spill.backlog import Backlog, BacklogScope, backlog_groups
 from operators.spill.block_store import BlockStore
-from operators.spill.cleanup.by_join import PlanCleanup
+from operators.spill.cleanup.by_join import ConsumeResults, PlanCleanup
 from operators.spill.cleanup.steps import CleanupSteps
 from operators.spill.counters import SpillCounters
 from operators.spill.eviction import CHUNK_BYTES, TAKEN_SHARE, Eviction
 from operators.spill.grouped import GroupedEntries
 from operators.spill.ledger import Ledger
-from operators.spill.productivity import Productivity
+from operators.spill.productivity import GroupProductivity, Productivity
 from operators.spill.spilled_part import FAR_PAST, PieceReader, PieceWriter, SpilledPart, SpilledPiece, materialise
-from operators.spill.strategies import SpillCandidates, choose, heights_of, strategy_of
+from operators.spill.strategies import SpillCandidates, choose, strategy_of
+from operators.spill.worker_memory import WorkerMemory
 from operators.state.match import LEFT, RIGHT
 from operators.state.side_state import PARTITION_GROUPS, SideState
+from operators.state.sources import Sources
 from schemas.columns import I64, Batch
 from schemas.messages.spills import SpillEvent
 
 HIGH_WATER = 0.92
 LOW_WATER = 0.7
 """Above the first share of the budget, groups are spilled until the states take the second."""
+
+AGAIN_SHARE = 0.04
+"""A task that has chosen its part of what leaves chooses again when the memory of all tasks has grown by this share of
+their budget: the others may stand still, and choosing looks at all states. At the limit it spills below the first share
+without them."""
 
 LEAVE_BYTES = 1024 * 1024
 LEAVE_GROWTH = 4
@@ -61,12 +68,23 @@ class MemoryBudget:
         strategy: chooses the groups to spill: one of `operators.spill.strategies.STRATEGIES`.
         groups: partition groups per join.
         due_rows: see DUE_ROWS.
+        due_ms: parts are cleaned up after this event time, because an aggregate waits for their pending results; None
+            if nothing waits.
+        in_time: no result may come late. State beyond the limit then stays at hand in files; nothing is spilled.
+        shared: the limit is that of several tasks together; None for this task alone.
     """
 
     limit_bytes: int
     strategy: str
     groups: int = PARTITION_GROUPS
     due_rows: int = DUE_ROWS
+    due_ms: int | None = None
+    in_time: bool = False
+    shared: WorkerMemory | None = None
+
+
+MakeProductivity = Callable[[Sources, int], GroupProductivity]
+"""Makes the counts of a task's joins, given the number of partition groups of each."""
 
 
 class StateSpiller:
@@ -75,6 +93,8 @@ class StateSpiller:
     Args:
         on_event: called with each event of spilled groups.
         delivered: results before this event time were delivered under an earlier plan.
+        consume: see `PlanCleanup`.
+        productivity: makes the counts; None for those of a plan whose joins are all in this task.
 
     Attributes:
         counters: shared with the spillers of earlier and later plans.
@@ -90,6 +110,8 @@ class StateSpiller:
         on_event: Callable[[SpillEvent], None],
         *,
         delivered: int = FAR_PAST,
+        consume: ConsumeResults | None = None,
+        productivity: MakeProductivity | None = None,
     ) -> None:
         self._on_event = on_event
         self._sources = tree.sources
@@ -101,8 +123,13 @@ class StateSpiller:
         self._ledger = Ledger(self._nodes, [min(s.life for s in join.states) for join in self._joins])
         self._writer = writer
         self._strategy = strategy_of(budget.strategy)
-        self._productivity = Productivity(tree.sources, self._joins, budget.groups)
-        self._heights = heights_of([node.aliases for node in self._nodes])
+        self._productivity: GroupProductivity = (
+            Productivity.of_plan(tree.sources, self._joins, budget.groups)
+            if productivity is None
+            else productivity(tree.sources, budget.groups)
+        )
+        self._heights = self._productivity.heights
+        self._share = None if budget.shared is None else budget.shared.enter()
         self._parents = [self._parent(j) for j in range(len(self._nodes))]
         self._aged_to: int | None = None
         self._eviction = Eviction(
@@ -117,11 +144,12 @@ class StateSpiller:
         )
         self._used_bytes = self.used_bytes()
         self._growth_bytes = 0
+        self._choose_above = HIGH_WATER * budget.limit_bytes
         # What expired before this can match nothing, and its source tuples may be gone.
         self._kept_from = FAR_PAST
         self._purged_to = [FAR_PAST] * len(self._joins)
         self._cleanup = PlanCleanup(
-            tree.sources, self._joins, self._parents, self._ledger, blocks, writer, counters, delivered
+            tree.sources, self._joins, self._parents, self._ledger, blocks, writer, counters, delivered, consume
         )
         self._steps = CleanupSteps(
             self._cleanup,
@@ -148,9 +176,22 @@ class StateSpiller:
 
     def hold(self, cut: int) -> int:
         """What expired before this has no pending results when everything before `cut` has been processed: its entries
-        may be removed from the states, and its source tuples released. The value never falls: late results of a join
-        are made with tuples that are newer than the part they belong to."""
-        return max(self._kept_from, min([cut, *(self._ledger.since(j) for j in range(len(self._joins)))]))
+        may be removed from the states, and its source tuples released. No pending result has a smaller ts. The value
+        never falls: late results of a join are made with tuples that are newer than the part they belong to."""
+        since = [self._ledger.since(j) for j in range(len(self._joins))]
+        return max(self._kept_from, min([cut, self._ledger.input_complete, *since]))
+
+    def enter_late(self, side: int, tuples: Batch) -> None:
+        """Take in tuples of one side of the root, results of a cleanup in another task, in any order.
+
+        Args:
+            tuples: materialised (`operators.spill.spilled_part`).
+        """
+        self._cleanup.enter_late(len(self._joins) - 1, side, tuples)
+
+    def set_input_complete(self, ts: int) -> None:
+        """Set the event time before which other tasks below have no pending results."""
+        self._ledger.input_complete = ts
 
     def used_bytes(self) -> int:
         """Memory that the states, the stores and the chunks on their way to disk use now."""
@@ -171,7 +212,7 @@ class StateSpiller:
         self._age(cut)
         if self._ledger and clean:
             if not self._steps:
-                due = [set(self._ledger.due(j, cut, self._overdue_since(j))) for j in range(len(self._joins))]
+                due = [set(self._ledger.due(j, cut, self._overdue_since(j, cut))) for j in range(len(self._joins))]
                 self._steps.begin(due, cut)
             self._steps.step(cut, self._kept_from)
         self._kept_from = self.hold(cut)
@@ -183,7 +224,17 @@ class StateSpiller:
         """Whether groups have to leave memory; to be called after every slice."""
         used = self.used_bytes()
         self._growth_bytes, self._used_bytes = used - self._used_bytes, used
-        return bool(self._eviction) or used > HIGH_WATER * self._budget.limit_bytes
+        counted, high_water = self._counted_bytes(), HIGH_WATER * self._budget.limit_bytes
+        if counted <= high_water:
+            self._choose_above = high_water
+        return bool(self._eviction) or counted > self._choose_above
+
+    def _counted_bytes(self) -> int:
+        """What counts against the limit: `_used_bytes`, and what other tasks use that share it."""
+        if self._share is None:
+            return self._used_bytes
+        self._share.used_bytes = self._used_bytes
+        return self._share.memory.used_bytes()
 
     def spill(self, cut: int) -> None:
         """When memory is short, choose groups down to the low-water mark, and evict them some at a time.
@@ -197,24 +248,35 @@ class StateSpiller:
         max_bytes = max(LEAVE_BYTES, LEAVE_GROWTH * self._growth_bytes)
         while True:
             if not self._eviction:
-                self._choose(int(self._used_bytes - LOW_WATER * self._budget.limit_bytes))
+                self._choose()
             evicting = bool(self._eviction)
             self._eviction.step(cut, self._kept_from, max_bytes)
             self._used_bytes = self.used_bytes()
             # A pause is better than exceeding the budget.
-            if not evicting or self._used_bytes <= self._budget.limit_bytes:
+            if not evicting or self._counted_bytes() <= self._budget.limit_bytes:
                 return
 
-    def _choose(self, wanted_bytes: int) -> None:
+    def _choose(self) -> None:
         """Choose the groups to evict."""
         for join in self._joins:
             join.sort_late()
         candidates = SpillCandidates.of(
             self._productivity, self._sizes(), self._heights, spill_number=self.counters.spills
         )
-        if len(candidates) == 0:
-            return
+        limit, counted = self._budget.limit_bytes, self._counted_bytes()
+        wanted_bytes = int(counted - LOW_WATER * limit)
+        if self._share is not None:
+            self._share.candidates = self._strategy.score(candidates), candidates.size_bytes
+            wanted_bytes = self._share.part_of(wanted_bytes)
+            if counted > limit:
+                # Beyond the limit itself, this task does not wait for others to spill their part.
+                wanted_bytes = max(wanted_bytes, int(counted - HIGH_WATER * limit))
         chosen = choose(self._strategy, candidates, wanted_bytes)
+        freed = int(candidates.size_bytes[chosen].sum())
+        if self._share is not None:
+            self._choose_above = min(limit, max(HIGH_WATER * limit, counted - freed + AGAIN_SHARE * limit))
+        if not freed:
+            return
         # All of them leave, so the order is free. Join by join is cheapest: taking groups out scans the states of
         # their join.
         chosen = np.sort(chosen)[::-1]
@@ -229,8 +291,8 @@ class StateSpiller:
             )
         )
         self.counters.spills += 1
-        share = candidates.size_bytes[chosen].sum() / candidates.size_bytes.sum()
-        self._productivity.spilled(candidates.joins[chosen], candidates.groups[chosen], float(share))
+        share = freed / int(candidates.size_bytes.sum())
+        self._productivity.spilled(candidates.joins[chosen], candidates.groups[chosen], share)
 
     def evict(self, groups_by_join: Mapping[int, Sequence[int]], cut: int) -> None:
         """Evict groups, by join, and release their source tuples.
@@ -293,6 +355,11 @@ class StateSpiller:
         """Set the event time before which results are already delivered."""
         self._cleanup.delivered = ts
 
+    def close(self) -> None:
+        """The plan, or its task, has ended: its memory no longer counts."""
+        if self._share is not None:
+            self._share.leave()
+
     def take(self) -> list[Batch]:
         """Return the results of cleanups since the last call."""
         return self._cleanup.take()
@@ -347,16 +414,19 @@ class StateSpiller:
     def _produced(self, j: int, found: Tuples) -> None:
         self._productivity.note(j, found, final=self._parents[j] is None)
 
-    def _overdue_since(self, j: int) -> int:
-        """The age from which a join's parts are due because of ROWS windows. Since then, one of its streams has
-        received as many tuples as its window counts, and at least `due_rows`."""
-        overdue_since = FAR_PAST
+    def _overdue_since(self, j: int, cut: int) -> int:
+        """The age from which a join's parts are due because of `due_ms` or of ROWS windows. In the latter case one of
+        its streams has since received as many tuples as its window counts, and at least `due_rows`."""
+        overdue_since = FAR_PAST if self._budget.due_ms is None else cut - self._budget.due_ms
         for alias in self._joins[j].aliases:
             if alias in self._sources.rows_windows:
                 store = self._sources.store(alias)
                 row = store.hi - 1 - max(self._sources.rows_windows[alias], self._budget.due_rows)
                 if row >= store.lo:
                     overdue_since = max(overdue_since, int(store.gather("_ts", np.array([row])).values[0]))
+        numbered = self._sources.numbered
+        if numbered is not None and (since := numbered.overdue_since(self._budget.due_rows)) is not None:
+            overdue_since = max(overdue_since, since)
         return overdue_since
 
     def _age(self, cut: int) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from operators.kernels.hashing import F64, U64, combine_words, mix_words
-from operators.spill.productivity import Counts, Productivity
+from operators.spill.productivity import Counts, GroupProductivity
 from schemas.columns import I64
 from schemas.errors import InvariantError, UsageError
 
@@ -60,7 +60,7 @@ class SpillCandidates:
 
     @staticmethod
     def of(
-        productivity: Productivity, size_bytes: I64, heights: Sequence[int], *, spill_number: int = 0
+        productivity: GroupProductivity, size_bytes: I64, heights: Sequence[int], *, spill_number: int = 0
     ) -> SpillCandidates:
         """All groups that contain anything.
 
@@ -86,35 +86,55 @@ class SpillCandidates:
         )
 
 
-Strategy = Callable[[SpillCandidates], I64]
-"""Returns (n,) the candidates' positions, those to be spilled rather than others first."""
+Score = Callable[[SpillCandidates], F64]
+"""Returns (n,) by what a strategy ranks the candidates; the lowest are spilled first."""
 
 
-def bottom_up(candidates: SpillCandidates) -> I64:
-    """Joins nearest the sources first, their groups in random order."""
-    return _ascending(candidates, candidates.heights, _random_words(candidates))
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """An order of candidates.
+
+    Attributes:
+        score: the candidates with the lowest are spilled first.
+        random: whether candidates of equal score are in random order; else the largest are first.
+    """
+
+    score: Score
+    random: bool = False
+
+    def __call__(self, candidates: SpillCandidates) -> I64:
+        """Return (n,) the candidates' positions, those to be spilled rather than others first."""
+        keys: list[I64 | F64 | U64] = [candidates.groups, candidates.joins, -candidates.size_bytes]
+        if self.random:
+            keys.append(_random_words(candidates))
+        return np.lexsort((*keys, self.score(candidates))).astype(np.int64)
 
 
-def local_output(candidates: SpillCandidates) -> I64:
-    """The least productive for their own join first."""
-    return _ascending(candidates, candidates.local / candidates.size_bytes)
+def height(candidates: SpillCandidates) -> F64:
+    """Return the height of each candidate's join."""
+    return candidates.heights.astype(np.float64)
 
 
-def global_output(candidates: SpillCandidates) -> I64:
-    """The least productive for the query first."""
-    return _ascending(candidates, candidates.output / candidates.size_bytes)
+def local_productivity(candidates: SpillCandidates) -> F64:
+    """Return how productive each candidate is for its own join."""
+    return candidates.local / candidates.size_bytes
 
 
-def global_output_penalty(candidates: SpillCandidates) -> I64:
-    """The least productive for the query first, relative to all memory that the group causes."""
-    return _ascending(candidates, candidates.output / (candidates.size_bytes + candidates.inter_bytes))
+def global_productivity(candidates: SpillCandidates) -> F64:
+    """Return how productive each candidate is for the query."""
+    return candidates.output / candidates.size_bytes
+
+
+def penalised_productivity(candidates: SpillCandidates) -> F64:
+    """Return how productive each candidate is for the query, relative to all memory that it causes."""
+    return candidates.output / (candidates.size_bytes + candidates.inter_bytes)
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "bottom-up": bottom_up,
-    "local-output": local_output,
-    "global-output": global_output,
-    "global-output-penalty": global_output_penalty,
+    "bottom-up": Strategy(height, random=True),
+    "local-output": Strategy(local_productivity),
+    "global-output": Strategy(global_productivity),
+    "global-output-penalty": Strategy(penalised_productivity),
 }
 
 
@@ -137,28 +157,6 @@ def choose(strategy: Strategy, candidates: SpillCandidates, wanted_bytes: int) -
     order = strategy(candidates)
     freed = np.cumsum(candidates.size_bytes[order])
     return order[: int(np.searchsorted(freed, wanted_bytes, side="left")) + 1]
-
-
-def heights_of(covers: Sequence[Sequence[str]]) -> list[int]:
-    """The height of each join over the sources, 0 where both inputs are sources.
-
-    Args:
-        covers: per join the aliases it covers, children before parents.
-    """
-    sets = [frozenset(aliases) for aliases in covers]
-    heights: list[int] = []
-    for number, outer in enumerate(sets):
-        under = [heights[k] + 1 for k in range(number) if sets[k] < outer]
-        heights.append(max(under, default=0))
-    return heights
-
-
-def _ascending(candidates: SpillCandidates, first: I64 | F64, second: U64 | None = None) -> I64:
-    """Positions by `first`, then `second`; ties largest first, then by join and group."""
-    keys: list[I64 | F64 | U64] = [candidates.groups, candidates.joins, -candidates.size_bytes]
-    if second is not None:
-        keys.append(second)
-    return np.lexsort((*keys, first)).astype(np.int64)
 
 
 def _random_words(candidates: SpillCandidates) -> U64:

@@ -11,7 +11,7 @@ components: it works on tuples read back from disk, even if the other tuples of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from operators.data.evaluate import Resolve
 from operators.data.tuples import FOREVER, Tuples
 from operators.plan.equalities import equality_classes
 from operators.plan.predicates import conjuncts, left_conditions
+from operators.state.numbered import NumberColumn, NumberedWindows
 from operators.state.side_state import PARTITION_GROUPS, Scratch
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column, Mask
@@ -38,6 +39,32 @@ def life_of(source: Source) -> int:
     return source.window.size if source.window.kind == "RANGE" else FOREVER
 
 
+def horizons_of(
+    batches: Mapping[str, Batch], newest: Mapping[str, int], ordinals: Mapping[str, int]
+) -> dict[str, dict[str, Column]]:
+    """Compute the horizons of tuples in the streams that are counted.
+
+    Args:
+        batches: by stream, ascending in the total order. No tuple outside of them has a ts of theirs.
+        newest: by counted stream, the number of its newest tuple before the batches.
+        ordinals: by stream, its place in the total order; tables have none.
+
+    Returns:
+        Per stream the horizon columns in all other streams that are counted, by name, each (n,) BIGINT.
+    """
+    found: dict[str, dict[str, Column]] = {name: {} for name in batches}
+    for counted, known in newest.items():
+        for name, batch in batches.items():
+            if name == counted:
+                continue
+            horizon = np.full(len(batch), known, np.int64)
+            if counted in batches:
+                before = ordinals[counted] < ordinals.get(name, -1)
+                horizon += np.searchsorted(batches[counted].ts, batch.ts, side="right" if before else "left")
+            found[name][HORIZON + counted] = Column(Type.BIGINT, horizon)
+    return found
+
+
 class Sources:
     """The stores of all streams of a query, shared by every operator of its plans.
 
@@ -47,8 +74,10 @@ class Sources:
     Attributes:
         query: the query.
         hashed: False where every join is a nested loop.
+        kept: further columns that are stored.
         partition_groups: number of partition groups of every state.
         cut: every tuple with a smaller ts has been stored.
+        numbered: of a join in tasks of its own, the ROWS windows whose tuples another operator has counted.
         tables: the aliases that are tables; their rows are all stored before anything else (`operators.join.tables`).
         rows_windows: by alias, the size of its ROWS window in tuples; only aliases that have one.
         scratch: room for candidate pairs, shared by all operators.
@@ -75,8 +104,10 @@ class Sources:
         """
         self.query = query
         self.hashed = hashed
+        self.kept = tuple(kept)
         self.partition_groups = partition_groups
         self.cut = 0
+        self.numbered: NumberedWindows | None = None
         self.tables: frozenset[str] = frozenset(s.alias for s in query.sources if s.is_table)
         self.rows_windows: dict[str, int] = {
             s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"
@@ -181,18 +212,15 @@ class Sources:
         Returns:
             Per stream the horizon columns by name, each (n,) BIGINT.
         """
-        found: dict[str, dict[str, Column]] = {name: {} for name in batches}
-        for counted in self._counted:
-            known = self.stores[counted].hi - 1
-            for name, batch in batches.items():
-                if name == counted:
-                    continue
-                horizon = np.full(len(batch), known, np.int64)
-                if counted in batches:
-                    before = self._ordinals[counted] < self._ordinals.get(name, -1)
-                    horizon += np.searchsorted(batches[counted].ts, batch.ts, side="right" if before else "left")
-                found[name][HORIZON + counted] = Column(Type.BIGINT, horizon)
-        return found
+        newest = {counted: self.stores[counted].hi - 1 for counted in self._counted}
+        return horizons_of(batches, newest, self._ordinals)
+
+    def numbered_columns(self, alias: str) -> Iterator[tuple[NumberColumn, NumberedWindows]]:
+        """Yield an alias's columns with the numbers of components in ROWS windows, for `NumberedWindows.expiry`."""
+        if self.numbered is not None:
+            for column in self.numbered.columns.get(self._stream_of[alias], ()):
+                if column.size is not None:
+                    yield column, self.numbered
 
     def numbers(self, alias: str, rows: I64) -> I64:
         """Return (n,) the numbers of stored tuples in their stream."""
@@ -267,7 +295,7 @@ class Sources:
             first = max(store.lo, store.first_at(cut) - rows)
             oldest = store.gather("_ts", np.array([first], np.int64)).values
             bound = min(bound, int(oldest[0]))
-        return bound
+        return bound if self.numbered is None else max(bound, self.numbered.horizon(stream, cut))
 
     def size_bytes(self) -> int:
         """Return the bytes of all stores."""

@@ -1,6 +1,7 @@
 """Encodes blocks of columns that one operator sends to the next through a topic.
 
     magic "WX" | format (1) | last (1) | fields' digest (4) | channel (4) | watermark (8) | rows (4)
+    of format 2: | complete (8) | late (1)
     then the event times, and each column: validity (1, and a bit per row where something is null), values
 
 Little endian. Values are 8 bytes each, BOOLEAN 1; strings are their lengths (4 each), then their bytes. Nothing is
@@ -9,6 +10,9 @@ the checksum.
 
 `watermark` is the channel's watermark once the epoch of the block is complete; the epoch's `last` block completes it.
 Blocks of an epoch carry the same watermark, so a reader recognizes a repeated epoch by it.
+
+Tasks with a memory budget write format 2. `late` blocks are results of cleanups, older than the watermark. `complete`
+says how far these have come: no late block that follows has a smaller event time.
 """
 
 from __future__ import annotations
@@ -26,8 +30,12 @@ from schemas.messages.formats import check_format
 from schemas.query import Field, Type
 
 _HEAD = struct.Struct("<2sBBIIqI")
+_SPILLING_HEAD = struct.Struct("<qB")
 _MAGIC = b"WX"
-_FORMAT = 1
+_FORMAT = 2
+_PLAIN_FORMAT = 1
+"""Of tasks without a memory budget."""
+
 _VERSIONED = 3
 """Length of magic and format, with which every version begins."""
 
@@ -39,12 +47,16 @@ class ExchangeBlock:
     Attributes:
         channel: which task of the producing operator wrote it.
         watermark: what the channel has reached once its `last` block has arrived.
+        complete: no late block that follows has a smaller event time; the watermark where there are none.
+        late: whether these are results of a cleanup, older than the watermark.
     """
 
     channel: int
     watermark: int
     last: bool
     batch: Batch
+    complete: int
+    late: bool = False
 
 
 def digest(fields: Sequence[Field]) -> int:
@@ -52,9 +64,25 @@ def digest(fields: Sequence[Field]) -> int:
     return zlib.crc32(repr([(field.name, str(field.type)) for field in fields]).encode())
 
 
-def encode_exchange(fields: Sequence[Field], channel: int, watermark: int, last: bool, batch: Batch) -> bytes:
-    """Encode exactly these columns of the batch as a block, in this order."""
-    head = _HEAD.pack(_MAGIC, _FORMAT, last, digest(fields), channel, watermark, len(batch))
+def encode_exchange(
+    fields: Sequence[Field],
+    channel: int,
+    watermark: int,
+    last: bool,
+    batch: Batch,
+    *,
+    complete: int | None = None,
+    late: bool = False,
+) -> bytes:
+    """Encode exactly these columns of the batch as a block, in this order.
+
+    Args:
+        complete: see `ExchangeBlock`; None for a task without a memory budget.
+    """
+    format = _PLAIN_FORMAT if complete is None else _FORMAT
+    head = _HEAD.pack(_MAGIC, format, last, digest(fields), channel, watermark, len(batch))
+    if complete is not None:
+        head += _SPILLING_HEAD.pack(complete, late)
     return head + encode_rows(fields, batch)
 
 
@@ -82,8 +110,11 @@ def decode_exchange(fields: Sequence[Field], raw: bytes, place: str) -> Exchange
     """
     if len(raw) < _VERSIONED or raw[:2] != _MAGIC:
         raise StateError(f"record {place} is no block of intermediate results: does another program write there?")
-    check_format(raw[_VERSIONED - 1], _FORMAT, f"block {place}")
-    if len(raw) < _HEAD.size:
+    plain = raw[_VERSIONED - 1] == _PLAIN_FORMAT
+    if not plain:
+        check_format(raw[_VERSIONED - 1], _FORMAT, f"block {place}")
+    size = _HEAD.size if plain else _HEAD.size + _SPILLING_HEAD.size
+    if len(raw) < size:
         raise StateError(f"block {place} is cut short at {len(raw)} bytes")
     _, _, last, shape, channel, watermark, n = _HEAD.unpack_from(raw)
     if shape != digest(fields):
@@ -91,7 +122,8 @@ def decode_exchange(fields: Sequence[Field], raw: bytes, place: str) -> Exchange
             f"block {place} has columns {shape:08x}, this operator reads columns {digest(fields):08x}: another query "
             "or plan has written it; use a new group (--group)"
         )
-    return ExchangeBlock(channel, watermark, bool(last), decode_rows(fields, raw, _HEAD.size, n, place))
+    complete, late = (watermark, False) if plain else _SPILLING_HEAD.unpack_from(raw, _HEAD.size)
+    return ExchangeBlock(channel, watermark, bool(last), decode_rows(fields, raw, size, n, place), complete, bool(late))
 
 
 def decode_rows(fields: Sequence[Field], raw: bytes, at: int, n: int, place: str) -> Batch:

@@ -1,12 +1,13 @@
 """Encodes notices: a producer announces in band, between the blocks of a channel, which tuples it suppresses.
 
-    magic "WN" | format (1) | whole (1) | fields' digest (4) | channel (4) | number (8)
+    magic "WN" | format (1) | flags (1) | fields' digest (4) | channel (4) | number (8)
     | suspended (4) | resumed (4) | rows (4), then both lists' signatures (8 each), then rows as in a block
 
 Little endian. A notice covers everything that its channel wrote before it. Tuples with a suspended signature are all
 void, those written before the notice too. All tuples with a resumed signature are sent again, those from before too, as
 rows of this notice or of the notices before it. A `whole` notice lists all suspended signatures. A channel's notices
-are numbered, so a reader recognizes a repeated notice by its number.
+are numbered, so a reader recognizes a repeated notice by its number. The flags are 1 for `whole`, 2 for `rewrites` and
+4 for `complete`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Notice:
         whole: whether `suspended` lists all suspended signatures, not only those suspended from here on.
         suspended, resumed: signatures, each once.
         late: tuples that are sent after their time.
+        rewrites: whether the suspended signatures are resumed by this notice or one of the next.
+        complete: whether nothing is on demand any more (`operators.distributed.on_demand`).
     """
 
     channel: int
@@ -51,6 +54,8 @@ class Notice:
     suspended: Words
     resumed: Words
     late: Batch
+    rewrites: bool = False
+    complete: bool = False
 
 
 def is_notice(raw: bytes) -> bool:
@@ -63,7 +68,7 @@ def encode_notice(fields: Sequence[Field], notice: Notice) -> bytes:
     head = _HEAD.pack(
         _MAGIC,
         _FORMAT,
-        notice.whole,
+        notice.whole | notice.rewrites << 1 | notice.complete << 2,
         digest(fields),
         notice.channel,
         notice.number,
@@ -87,7 +92,7 @@ def decode_notice(fields: Sequence[Field], raw: bytes, place: str) -> Notice:
     check_format(raw[_VERSIONED - 1], _FORMAT, f"notice {place}")
     if len(raw) < _HEAD.size:
         raise StateError(f"notice {place} is cut short at {len(raw)} bytes")
-    _, _, whole, shape, channel, number, suspended, resumed, rows = _HEAD.unpack_from(raw)
+    _, _, flags, shape, channel, number, suspended, resumed, rows = _HEAD.unpack_from(raw)
     if shape != digest(fields):
         raise StateError(
             f"notice {place} has columns {shape:08x}, this operator reads columns {digest(fields):08x}: another query "
@@ -98,4 +103,5 @@ def decode_notice(fields: Sequence[Field], raw: bytes, place: str) -> Notice:
         raise StateError(f"notice {place} is cut short at {len(raw)} bytes")
     words = np.frombuffer(raw, "<u8", suspended + resumed, _HEAD.size).astype(np.uint64)
     late = decode_rows(fields, raw, at, rows, place)
-    return Notice(channel, number, bool(whole), words[:suspended], words[suspended:], late)
+    whole, rewrites, complete = (bool(flags & bit) for bit in (1, 2, 4))
+    return Notice(channel, number, whole, words[:suspended], words[suspended:], late, rewrites, complete)

@@ -69,8 +69,9 @@ class Commit:
         spilled: numbers of the first spill event that a recovery needs and of the next event to be written; equal
             where it needs none. See `services.spill.spill_log`.
         incarnation: of the task that committed; with `epoch` it identifies one commit
-            (`services.delivery.completion`). Empty under at-least-once delivery, and in commits of a Weir that kept
-            no transaction log.
+            (`services.delivery.completion`). Empty in commits of a Weir that did not write it.
+        numbers: per stream whose tuples the task counts for other tasks, how many it has numbered
+            (`operators.distributed.intake`).
     """
 
     fingerprint: str
@@ -82,6 +83,7 @@ class Commit:
     tables: tuple[str, ...] = ()
     spilled: tuple[int, int] = (0, 0)
     incarnation: str = ""
+    numbers: tuple[int, ...] = ()
 
     def encode(self) -> str:
         """The message.
@@ -102,6 +104,7 @@ class Commit:
                 **({"t": self.tables} if self.tables else {}),
                 **({"s": self.spilled} if self.spilled[1] else {}),
                 **({"i": self.incarnation} if self.incarnation else {}),
+                **({"c": self.numbers} if self.numbers else {}),
             },
             separators=(",", ":"),
         )
@@ -139,6 +142,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
             tuple(str(content) for content in message.get("t", ())),
             (int(first), int(following)),
             str(message.get("i", "")),
+            tuple(int(count) for count in message.get("c", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"committed offset of {place} has a damaged message ({error}): {text!r}") from None

@@ -9,8 +9,8 @@ Five kinds of topics, each with one partition:
   kept for minutes. Counters start at 0 with each incarnation of a task (`life`): differences make sense within one
   incarnation only. `PartitionTotals` report to tasks what was produced from partition groups that they store
   (`operators.spill.exchange`).
-- `<group>.feedback`: a `Demanded` from a task to the tasks that write to one of its partitions, kept for minutes. It is
-  a request; writers announce in band what they do about it (`schemas.codecs.notice`).
+- `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, kept
+  for minutes. A `Demanded` is a request; writers announce in band what they do about it (`schemas.codecs.notice`).
 - `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops the query. A group of queries has a
   `RegisteredGroup` under `GROUP/`, and its queries under `GROUP/NAME`.
 - `<group>.members`: a `MemberRecord` under `TASK/NAME` for each query of a group, compacted: from when until when a
@@ -229,11 +229,13 @@ class RegisteredGroup(_Message, frozen=True, kw_only=True, tag="group"):
     Attributes:
         text: the file that the group was created with; it declares the group's streams and tables.
         streams: those that its queries may read, by name.
+        partitioned: True if it has a task per partition, by PARTITION BY of the file's queries; else absent.
     """
 
     name: str
     text: str
     streams: tuple[str, ...]
+    partitioned: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class MemberRecord(_Message, frozen=True, kw_only=True, tag="member"):
@@ -276,6 +278,19 @@ class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
     resume: bytes = b""
 
 
+class Awaited(_Message, frozen=True, kw_only=True, tag="awaited"):
+    """How far a task could advance if it did not wait for one of its partitions (`services.task.silence`).
+
+    Attributes:
+        topic, partition: of an internal topic; the message is for the tasks that write to it.
+        until: event time.
+    """
+
+    topic: str
+    partition: int
+    until: int
+
+
 class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals"):
     """The results that a task has traced back to partition groups of other tasks (state-spill 5:
     UpdatePartitionStatistics).
@@ -302,7 +317,14 @@ class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals
 
 BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started | Done
 ControlMessage = (
-    BarrierMessage | TaskStatistics | RegisteredQuery | RegisteredGroup | MemberRecord | Demanded | PartitionTotals
+    BarrierMessage
+    | TaskStatistics
+    | RegisteredQuery
+    | RegisteredGroup
+    | MemberRecord
+    | Demanded
+    | Awaited
+    | PartitionTotals
 )
 
 

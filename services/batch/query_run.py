@@ -120,4 +120,5 @@ class Run(FileRun[Engine]):
 
     def _write_cleaned(self, engine: Engine, writer: ResultWriter) -> None:
         for batch in engine.cleaned():
-            writer.write(batch, CLEANUP_PHASE)
+            # Emissions of aggregates are final, however long they have waited.
+            writer.write(batch, CLEANUP_PHASE if self.query.aggregation is None else None)

@@ -165,6 +165,9 @@ def migrations(
     runs: Runs = None,
     rate: Annotated[int, typer.Option(min=60, help="Events per second, all streams together.")] = 50_000,
     window: Annotated[float, typer.Option(min=0.1, help="Window of the join, in seconds.")] = 5.0,
+    per_operator: Annotated[
+        bool, typer.Option("--per-operator", help="Joins in tasks of their own, by the strategies that they have.")
+    ] = False,
     seed: Seed = 1,
     json: Json = None,
 ) -> None:
@@ -172,7 +175,12 @@ def migrations(
     from ops.bench.kafka.migrations import MigrationSettings, bench_migrations
 
     settings = MigrationSettings(
-        bootstrap=bootstrap, runs=runs or (2 if quick else 5), rate=rate, window_ms=round(window * 1000), seed=seed
+        bootstrap=bootstrap,
+        runs=runs or (2 if quick else 5),
+        rate=rate,
+        window_ms=round(window * 1000),
+        per_operator=per_operator,
+        seed=seed,
     )
     _measure(bench_migrations, settings, json)
 

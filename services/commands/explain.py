@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from operators.plan.plan import parse_plan
+from schemas import refusals
 from schemas.errors import UsageError
 from services.commands.explain_queries import explain_queries
 from services.commands.kafka_options import with_kafka
@@ -112,7 +113,6 @@ def explain(
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
     import orjson
 
-    from operators.engine.executors import check_executor
     from operators.explain.analyze import Analysis, analyses
     from operators.explain.explain import explain as explained
     from operators.plan.choose import choose_plan, declared_statistics, sample_statistics
@@ -154,7 +154,7 @@ def explain(
     else:
         from services.batch.analysis import analyze_files
 
-        check_executor(executor, bound)
+        refusals.check(bound, refusals.executor(executor))
         found = [analyze_files(bound, tree or choose_plan(bound, statistics), files, tables, statistics, executor)]
     if json:
         document = {"analyses": [one.document() for one in found], "silent_tasks": missing}

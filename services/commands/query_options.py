@@ -70,8 +70,8 @@ Memory = Annotated[
         envvar="WEIR_MEMORY",
         metavar="SIZE",
         help="Memory for tuples and states, such as 64MiB; in a worker, for each task. What exceeds it is spilled to "
-        'disk. The results that this leaves pending come later, marked "_phase": "cleanup". Not for EXCEPT and '
-        "aggregates, nor in workers with placement per-operator or at-least-once. Default: no limit.",
+        'disk. The results that this leaves pending come later, marked "_phase": "cleanup"; aggregates wait for them. '
+        "EXCEPT keeps it in files, and nothing is late. Default: no limit.",
     ),
 ]
 

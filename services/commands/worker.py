@@ -100,8 +100,7 @@ def worker(
         typer.Option(
             envvar="WEIR_PLACEMENT",
             help="fused: all joins of the plan in one task. per-operator: each join in tasks of its own, spread over "
-            "the group's workers; intermediate results travel through topics. Not for ROWS windows, EXCEPT, tables, "
-            "aggregates, idle timeouts and at-least-once.",
+            "the group's workers; intermediate results travel through topics.",
         ),
     ] = Placement.FUSED,
     operator_partitions: Annotated[

@@ -18,10 +18,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas.errors import BrokerError, NewerFormatError, StateError
 from schemas.messages.control import (
+    Awaited,
     BarrierMessage,
     ControlMessage,
     Demanded,
     Opened,
+    PartitionTotals,
     RegisteredQuery,
     TaskStatistics,
     decode_control,
@@ -32,6 +34,9 @@ from services.kafka.log_consumer import LogBatch, LogFollower, position_of
 from services.process.logs import get_log
 from services.process.rights import reason
 from services.process.security import KafkaClients
+
+PublishedMessage = TaskStatistics | RegisteredQuery | Demanded | Awaited | PartitionTotals
+"""A message of another topic than the control topic."""
 
 POLL_S = 0.1
 
@@ -95,7 +100,7 @@ class ControlLog:
         for message in messages:
             self._send(self._topic, message)
 
-    def publish(self, topic: str, key: str, message: TaskStatistics | RegisteredQuery | Demanded) -> None:
+    def publish(self, topic: str, key: str, message: PublishedMessage) -> None:
         """Queue a message for the first partition of another topic."""
         self._send(topic, message, key.encode())
 
@@ -238,7 +243,7 @@ class ControlLog:
             except StateError as damaged:
                 self._log.warning("control message passed over", reason=str(damaged))
                 continue
-            if not isinstance(decoded, TaskStatistics | RegisteredQuery | Demanded):
+            if not isinstance(decoded, PublishedMessage):
                 self._barrier.apply(decoded)
                 changed = True
         with self._updated:

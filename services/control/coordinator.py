@@ -65,7 +65,10 @@ class Coordinator:
             raise
         tasks = lay_out(self._query, counts).tasks
         topics = admin.control(self._settings.group, self._settings.replication)
-        coordination = Coordination(tasks, self._objection)
+        # A set difference has no lineage, and with idle timeouts two plans may find other tuples late.
+        unprepared = bool(self._query.subtracted) or any(s.idle_timeout_ms is not None for s in self._query.streams())
+        auto = "moving-state" if unprepared else "hybmig-bsc"
+        coordination = Coordination(tasks, self._objection, auto)
         log = ControlLog(self._settings.clients, topics.control, f"weir-{self._settings.group}-coordinator").start()
         try:
             view = log.read_to_end(60.0)

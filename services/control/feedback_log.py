@@ -1,7 +1,9 @@
-"""The feedback topic of a distributed query: tasks send their demands, and receive the demands of their readers.
+"""The feedback topic of a distributed query: tasks tell the tasks whose results they read what they need and await, and
+what has come of their partition groups.
 
 Each worker has one `FeedbackLog`, which reads the whole topic, starting from its end: tasks that still wait repeat
-earlier demands (`services.task.feedback`). Results do not depend on whether a message arrives, how often, or how soon.
+earlier messages (`services.task.feedback`, `services.task.silence`, `services.spill.productivity_link`). Results do not
+depend on whether a message arrives, how often, or how soon.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import OFFSET_END
 
 from schemas.errors import NewerFormatError, StateError
-from schemas.messages.control import Demanded, decode_control
+from schemas.messages.control import Awaited, Demanded, PartitionTotals, decode_control
 from services.control.control_log import ControlLog
 from services.kafka.log_consumer import LogBatch, LogFollower, position_of
 from services.process.logs import get_log
@@ -21,7 +23,9 @@ from services.process.security import KafkaClients
 
 POLL_S = 0.1
 
-Inbox = queue.SimpleQueue[Demanded]
+FeedbackMessage = Demanded | Awaited | PartitionTotals
+
+Inbox = queue.SimpleQueue[FeedbackMessage]
 
 
 class FeedbackLog:
@@ -50,20 +54,20 @@ class FeedbackLog:
         """Stop reading."""
         self._follower.close()
 
-    def send(self, message: Demanded) -> None:
+    def send(self, message: FeedbackMessage) -> None:
         """Queue a message for writing."""
-        self._control.publish(self._topic, f"{message.topic}[{message.partition}]", message)
+        self._control.publish(self._topic, _address(message), message)
 
-    def open(self, topics: Iterable[str], wake: Callable[[], None] = lambda: None) -> Inbox:
-        """An inbox for all later demands to the writers of some topics.
+    def open(self, addresses: Iterable[str], wake: Callable[[], None] = lambda: None) -> Inbox:
+        """An inbox for all later messages to the writers of some topics, or to the tasks of some operators.
 
         Args:
             wake: called from another thread when a message has arrived that another task waits for.
         """
         inbox: Inbox = queue.SimpleQueue()
         with self._lock:
-            for topic in topics:
-                self._inboxes.setdefault(topic, []).append((inbox, wake))
+            for address in addresses:
+                self._inboxes.setdefault(address, []).append((inbox, wake))
         return inbox
 
     def leave(self, inbox: Inbox) -> None:
@@ -81,16 +85,26 @@ class FeedbackLog:
             self._log.warning("feedback topic cannot be read, retrying; results may wait for it", reason=batch.problem)
         for message in batch.records:
             try:
-                demanded = decode_control(message.value(), position_of(message))
+                decoded = decode_control(message.value(), position_of(message))
             except NewerFormatError as problem:
                 self._control.refuse(problem)
                 continue
             except StateError as problem:
                 self._log.warning("feedback message passed over", reason=str(problem))
                 continue
-            if isinstance(demanded, Demanded) and len(demanded.suspend) % 8 == len(demanded.resume) % 8 == 0:
+            if isinstance(decoded, FeedbackMessage) and _is_whole(decoded):
                 with self._lock:
-                    for inbox, wake in self._inboxes.get(demanded.topic, ()):
-                        inbox.put(demanded)
-                        if demanded.resume:
+                    for inbox, wake in self._inboxes.get(_address(decoded), ()):
+                        inbox.put(decoded)
+                        if isinstance(decoded, Demanded) and decoded.resume:
                             wake()
+
+
+def _address(message: FeedbackMessage) -> str:
+    """Whom a message is for: the tasks that write to a topic, or those of an operator."""
+    return message.operator if isinstance(message, PartitionTotals) else message.topic
+
+
+def _is_whole(message: FeedbackMessage) -> bool:
+    """Whether a message has no half signatures."""
+    return not isinstance(message, Demanded) or len(message.suspend) % 8 == len(message.resume) % 8 == 0

@@ -66,6 +66,11 @@ class Participant:
             return None
         return self._promise.answer.bound
 
+    @property
+    def answered(self) -> str:
+        """The id of the open proposal that the task has answered, as of the last `look`; empty if there is none."""
+        return "" if self._promise is None else self._promise.answer.id
+
     def changes(self, view: View) -> tuple[Change, ...]:
         """Decided changes that earlier calls have not returned, oldest first. Call this before `look`."""
         new = view.changes[self._taken :]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -79,8 +80,7 @@ class Sink(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """The name that commits carry; empty if commits of incarnations need not be told apart."""
-        return ""
+        """The name of this incarnation, which its commits carry."""
 
     def open(self) -> Repair:
         """Take the task over from its former worker; returns the repair of its last transactions."""
@@ -355,6 +355,11 @@ class IdempotentSink(ProducerSink):
     ) -> None:
         super().__init__(clients, group, task, topics, give_up, message__timeout__ms=int(PATIENCE_S * 1000))
         self._commit = commit
+        self._incarnation = uuid.uuid4().hex[:8]
+
+    @property
+    def incarnation(self) -> str:
+        return self._incarnation
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Write, wait until Kafka confirms, then commit the offsets if there are any."""

@@ -18,7 +18,7 @@ A reader and the tasks that write to it address each other by the topic, its par
 (`operators.distributed.decompose.Edge`). With feedback (`services.task.feedback`) readers send their demands in a
 separate topic, `<group>.feedback`; the answers are in the internal topic.
 
-**Limits.** Exactly once only. No idle timeouts: a silent source delays the sources that it is joined with. If the split
+**Limits.** If the split
 follows the sources' partitions and some are added, a new group is needed. A reader takes all channels of a partition in
 the order of the records. If one channel is far ahead of the others, the reader keeps its unprocessed tuples in memory;
 pausing the partition would delay the other channels. A reader also continues to read while it waits for an answer,
@@ -33,11 +33,9 @@ from dataclasses import dataclass
 
 from operators.distributed.decompose import DistributedOperator, OperatorInput
 from operators.plan.plan import Plan
-from schemas.errors import UsageError
 from schemas.query import Query
 from services.kafka.topics import Lane
 from services.process.fingerprint import fingerprint
-from services.process.settings import Guarantee, WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +49,9 @@ class Part:
     operator: DistributedOperator
     share: int
 
-    def input(self, topic: str) -> OperatorInput:
-        """The operator's input from a topic."""
-        return next(given for given in self.operator.inputs if given.stream.topic == topic)
+    def inputs(self, topic: str) -> list[OperatorInput]:
+        """The operator's inputs from a topic: one, or the sources that share it."""
+        return [given for given in self.operator.streams if given.stream.topic == topic]
 
     @property
     def name(self) -> str:
@@ -90,7 +88,7 @@ class DistributedLayout:
     @staticmethod
     def _lanes_of(part: Part, sources: Mapping[str, int]) -> tuple[Lane, ...]:
         found: dict[Lane, None] = {}
-        for given in part.operator.inputs:
+        for given in part.operator.streams:
             topic = given.stream.topic
             whole = given.edge is None and not part.operator.forward
             for partition in range(sources[topic]) if whole else (part.share,):
@@ -114,28 +112,16 @@ class DistributedLayout:
         return self._lanes[task]
 
 
-def check_distributed_settings(query: Query, settings: WorkerSettings) -> None:
-    """Check that a distributed query supports the settings.
+def part_fingerprint(query: Query, plan: Plan, operator: DistributedOperator, *, spills: bool = False) -> str:
+    """16 hex digits that identify an operator: committed state is valid only for the same fingerprint.
 
-    Raises:
-        UsageError: it does not; the message names the setting.
+    Args:
+        spills: whether tasks have memory budgets, so that results of other tasks may come late.
     """
-    why = ""
-    idle = [stream.name for stream in query.streams() if stream.idle_timeout_ms is not None]
-    if settings.guarantee is not Guarantee.EXACTLY_ONCE:
-        why = f"guarantee {settings.guarantee} would repeat intermediate results"
-    elif idle or settings.idle_timeout_ms is not None:
-        what = f"stream {idle[0]} declares idle_timeout" if idle else "an idle timeout is given"
-        why = f"{what}, and an operator cannot tell the next one that it waits for nobody"
-    if why:
-        raise UsageError(f"placement per-operator: {why}; use placement fused")
-
-
-def part_fingerprint(query: Query, plan: Plan, operator: DistributedOperator) -> str:
-    """16 hex digits that identify an operator: committed state is valid only for the same fingerprint."""
     edges = [
         (edge.topic, edge.partitions, edge.channels, edge.fields, edge.kinds)
         for edge in (*(given.edge for given in operator.inputs if given.edge is not None), *operator.outputs)
     ]
     identity = repr((fingerprint(query), str(plan), operator.name, operator.tasks, operator.forward, edges))
+    identity += "spills" if spills else ""
     return hashlib.sha256(identity.encode()).hexdigest()[:16]

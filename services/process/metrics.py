@@ -1,11 +1,12 @@
 """A worker's Prometheus metrics. Labels: `query`, and `task` for metrics of a task.
 
 `WorkerMetrics` declares them all; a task uses its `TaskMetrics`. Counters count since the worker started. The gauges of
-a task disappear when the task ends.
+a task disappear when the task ends, unless a task of the next plan version has taken its number.
 """
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,6 +23,7 @@ class WorkerMetrics:
     def __init__(self, query: str) -> None:
         self.query = query
         self.registry = CollectorRegistry()
+        self._assigned: Counts[int] = Counts()
 
         def counter(name: str, text: str, labels: tuple[str, ...] = _TASK) -> Counter:
             return Counter(f"weir_{name}", text, labels, registry=self.registry)
@@ -74,6 +76,7 @@ class WorkerMetrics:
         self.kept_back = gauge("feedback_kept_back_tuples", "Tuples kept back until a join can use them.")
         self.memory_used = gauge("memory_used_bytes", "Bytes that tuples and states take of the memory budget.")
         self.memory_budget = gauge("memory_budget_bytes", "The memory budget.")
+        self.memory_files = gauge("memory_file_bytes", "Bytes of state beyond the memory budget, kept in files.")
         self.spills = counter("spills", "Times that the memory budget was exceeded.")
         self.spilled_groups = counter("spilled_groups", "Partition groups that left memory.")
         self.spilled_bytes = counter("spilled_bytes", "Bytes written for them, compressed.")
@@ -97,6 +100,19 @@ class WorkerMetrics:
     def page(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def assigned(self, task: int) -> None:
+        """A task has been assigned to the worker; of a plan that is prepared beside the one in force, too."""
+        self._assigned[task] += 1
+        self.tasks.labels(self.query).set(self._assigned.total())
+
+    def revoked(self, task: int) -> None:
+        """A task that was assigned is no longer the worker's."""
+        self._assigned[task] -= 1
+        self.tasks.labels(self.query).set(self._assigned.total())
+        if self._assigned[task] <= 0:
+            del self._assigned[task]
+            self.of(str(task)).retire()
 
     def of(self, task: str) -> TaskMetrics:
         """The metrics of one task."""
@@ -173,6 +189,7 @@ class TaskMetrics:
         for gauge, value in (
             (worker.memory_used, found.used_bytes),
             (worker.memory_budget, found.budget_bytes),
+            (worker.memory_files, found.file_bytes),
             (worker.spilled_tuples, found.on_disk_tuples),
             (worker.owed_pairs, found.owed),
             (worker.longest_spill, found.longest_spill_s),
@@ -221,6 +238,7 @@ class TaskMetrics:
             worker.kept_back,
             worker.memory_used,
             worker.memory_budget,
+            worker.memory_files,
             worker.spilled_tuples,
             worker.owed_pairs,
             worker.longest_spill,

@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from schemas import refusals
+from schemas.query import Query
 from services.process.security import KafkaClients
 
 if TYPE_CHECKING:
@@ -94,6 +96,19 @@ class WorkerSettings:
     budget: MemoryBudget | None = None
     spill_dir: Path | None = None
     client_id: str = field(default="weir")
+
+    def refusable(self) -> tuple[str, ...]:
+        """The settings with which some features do not go (`schemas.refusals`)."""
+        distributed = self.placement is Placement.PER_OPERATOR
+        given = {
+            refusals.PER_OPERATOR: distributed,
+            refusals.PLAN: self.plan is not None,
+        }
+        return tuple(setting for setting, is_given in given.items() if is_given)
+
+    def has_idle_timeout(self, query: Query) -> bool:
+        """Whether a silent stream of the query may stop to hold results back."""
+        return self.idle_timeout_ms is not None or any(s.idle_timeout_ms is not None for s in query.streams())
 
     @property
     def transactional(self) -> bool:

@@ -1,24 +1,38 @@
 """Handles plan changes in a task of a distributed query: the task promises a bound for the cut, and ends at the cut.
 
 This is the counterpart of `services.program.migrations.TaskMigrations`, whose task changes its plan in place. Here the
-tasks of the next plan version take over (`services.control.plan_versions`).
+tasks of the next plan version take over (`services.control.plan_versions`). A task of a version that is prepared takes
+no part in the barrier until the former version is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
-from operators.engine.engine import Engine
 from operators.plan.plan import Plan, parse_plan
 from schemas.errors import UsageError
-from schemas.messages.control import Done, Propose, Started
+from schemas.messages.control import Done, Opened, Propose, Started
 from schemas.query import Query
 from services.control.barrier import Change, View
-from services.control.participant import Participant
-from services.control.plan_versions import STRATEGIES
+from services.control.participant import RESEND_S, Participant
+from services.control.plan_versions import PREPARED
+from services.control.predecessor import Predecessor
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
 from services.program.migrations import Control, PlanChanges
+from services.task.program import TaskEngine
+
+
+class Readiness(Protocol):
+    """How far a worker has prepared the version that a request makes necessary. For any thread."""
+
+    def is_prepared(self, id_: str) -> bool:
+        """Whether the version can take over."""
+
+    def failure(self, id_: str) -> str:
+        """Why the version cannot be prepared; empty when it can."""
 
 
 class DistributedMigrations(PlanChanges):
@@ -30,11 +44,14 @@ class DistributedMigrations(PlanChanges):
         version: of the whole plan that the task is a part of.
         incarnation: a name that no other incarnation of the task has.
         objection: returns why the query cannot change to a plan by a strategy; an empty text if it can.
+        preparation: of the next version in this worker.
+        predecessor: the former version, if this one is prepared while that runs.
+        stays_behind: whether the task may not pass the former version, since its results before the cut are not wanted.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TaskEngine,
         *,
         query: Query,
         version: int,
@@ -43,6 +60,9 @@ class DistributedMigrations(PlanChanges):
         incarnation: str,
         fingerprint: str,
         objection: Callable[[Plan, str], str],
+        preparation: Readiness,
+        predecessor: Predecessor | None = None,
+        stays_behind: bool = False,
         control: Control,
         log: Log,
         metrics: TaskMetrics,
@@ -57,6 +77,11 @@ class DistributedMigrations(PlanChanges):
         self._control = control
         self._log = log
         self._metrics = metrics
+        self._preparation = preparation
+        self._predecessor = predecessor
+        self._stays_behind = stays_behind
+        self._incarnation = incarnation
+        self._opened_s = float("-inf")
         self._participant = Participant(task, incarnation, self._check, version)
         self._next: Change | None = None
         self._concluded = False
@@ -69,6 +94,8 @@ class DistributedMigrations(PlanChanges):
             return "it runs another query than the one that the plan is for"
         if proposal.tasks != self._tasks:
             return f"it is one of {self._tasks} tasks, not {proposal.tasks}: has the plan just changed? ask again"
+        if proposal.strategy in PREPARED and (failure := self._preparation.failure(proposal.id)):
+            return f"its worker cannot prepare the plan: {failure}"
         try:
             return self._objection(parse_plan(proposal.plan, self._query), proposal.strategy)
         except UsageError as error:
@@ -87,11 +114,35 @@ class DistributedMigrations(PlanChanges):
     def look(self, committed: float, now: float) -> None:
         """Read the log, and answer proposals. A task that will end answers no more: the next version's task does."""
         view = self._control.view
+        if self._predecessor is not None and not self._takes_part(self._predecessor, view, now):
+            return
         self._take(view)
+        proposal = view.open
+        if (
+            proposal is not None
+            and proposal.strategy in PREPARED
+            and proposal.id != self._participant.answered  # a promise is kept, even if the next version falls behind
+            and not self._preparation.is_prepared(proposal.id)
+            and not self._check(proposal)
+        ):
+            view = replace(view, open=None)  # answered later
         if self._next is None:
             self._control.append(
                 *self._participant.look(view, reached=self._engine.cut, speed=0.0, committed=committed, now=now)
             )
+
+    def _takes_part(self, predecessor: Predecessor, view: View, now: float) -> bool:
+        """Whether a prepared task has become one of the version in force, and the log says so."""
+        if not predecessor.over:
+            return False
+        if view.incarnations.get(self._task) == self._incarnation:
+            self._predecessor = None
+            self._log.info("plan taken over", version=self._version)
+            return True
+        if now - self._opened_s >= RESEND_S:
+            self._opened_s = now
+            self._control.append(Opened(task=self._task, life=self._incarnation, tasks=self._tasks))
+        return False
 
     def _take(self, view: View) -> None:
         for change in self._participant.changes(view):
@@ -101,6 +152,8 @@ class DistributedMigrations(PlanChanges):
 
     def limit(self, watermark: int, now: float) -> int:
         """The largest cut of the next epoch."""
+        if self._predecessor is not None and self._stays_behind:
+            watermark = min(watermark, self._predecessor.limit)
         if self._next is not None:
             return min(watermark, self._next.cut)
         bound = self._participant.bound
@@ -117,7 +170,7 @@ class DistributedMigrations(PlanChanges):
             return
         self._concluded = True
         self._log.info("plan left", version=self.version, cut=change.cut)
-        strategy = STRATEGIES[0]
+        strategy = change.strategy if change.strategy in PREPARED else "moving-state"
         self._control.append(
             Started(
                 id=change.id,

@@ -5,6 +5,11 @@
 
 A query begins and ends between two epochs, at the task's cut. The task writes that to the group's topic of members, in
 the transaction of the next results. So a query's topic holds exactly its results from `began` on and before `ended`.
+Without transactions the topic of members may say more than was committed, and results may be missing. So the next
+incarnation undoes what happened after the last commit: a query that ended then runs on until it ends again, and one
+that began then, perhaps in place of another of its name, has not begun. A topic holds at least the results that it
+should.
+
 The task's next incarnation runs the queries that are written there, on the tuples that they saw (`since`), and looks up
 by itself what has been registered since. A query that has ended may still have pending results for lack of memory, and
 so may one of the same name that ended before it. These results are produced like others, and delivered late. A task
@@ -53,6 +58,7 @@ class StartingQueries:
     Args:
         task: the task's number.
         known: the records that earlier incarnations have written; None if there was none.
+        until: the cut of the last commit.
         registered: the registered queries; a task without earlier incarnations starts with them.
 
     Attributes:
@@ -62,7 +68,7 @@ class StartingQueries:
     """
 
     def __init__(
-        self, task: int, known: Iterable[MemberRecord] | None, registered: Iterable[WantedQuery]
+        self, task: int, known: Iterable[MemberRecord] | None, until: int, registered: Iterable[WantedQuery]
     ) -> None:
         self.unwritten: list[MemberRecord] = []
         self.refused: set[str] = set()
@@ -79,7 +85,11 @@ class StartingQueries:
         for member in known:
             if member.error:
                 self.refused.add(member.id)
+            elif member.began is not None and member.began > until:
+                self.unwritten.append(msgspec.structs.replace(member, ended=member.began))
             elif member.name != BEGAN:
+                if member.ended is not None and member.ended > until:
+                    member = msgspec.structs.replace(member, ended=None)
                 query_of_member = pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
                 known_query = RunningQuery(member, query_of_member)
                 if member.ended is None:
@@ -185,7 +195,7 @@ class GroupMembers(TaskChanges):
         return self._engine.cut if self._reread_for else watermark
 
     @property
-    def has_changes(self) -> bool:
+    def must_commit(self) -> bool:
         """Whether a change has not been written yet."""
         return bool(self._unwritten)
 

@@ -20,6 +20,9 @@ class GroupProgram:
     """A `services.task.program.TaskProgram` for a group."""
 
     durable = None
+    # A group does not end with a plan.
+    settled = True
+    numbers = ()
 
     def __init__(self, engine: GroupEngine, members: GroupMembers) -> None:
         self.engine = engine
@@ -34,7 +37,7 @@ class GroupProgram:
 
     def has_output(self) -> bool:
         """Whether a query has begun or ended."""
-        return self._members.has_changes
+        return self._members.must_commit
 
     def encode(self) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """The last epoch's results, if they have not been returned yet, and the queries that have begun or ended."""

@@ -20,12 +20,15 @@ from services.task.spec import TaskSpec
 
 
 class QueryProgram:
-    """A `services.task.program.TaskProgram` for one query, or for an operator of a distributed query.
+    """A `services.task.program.TaskProgram` for one query, or for an operator of a distributed query but an intake.
 
     Args:
         announced: the cut of the last commit.
         publish: receives the engine's statistics and the plan's version.
+        since: returns the event time from which on this plan delivers results.
     """
+
+    numbers = ()
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class QueryProgram:
         changes: PlanChanges,
         announced: int,
         publish: Callable[[EngineStatistics, int], None],
+        since: Callable[[], int] = int,
     ) -> None:
         self.engine = engine
         self.pending_pairs = 0
@@ -41,7 +45,8 @@ class QueryProgram:
         self._publish = publish
         self._found: Batch | None = None
         nothing = engine.advance(0)
-        self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, spec.since)
+        complete = (lambda: engine.complete) if engine.spills else None
+        self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, since, complete)
 
     @property
     def durable(self) -> Engine:
@@ -62,6 +67,15 @@ class QueryProgram:
         """The last epoch's results, if they have not been returned yet."""
         found, self._found = self._found, None
         return self._encoder.encode(found, self.engine.cut)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no results before the engine's cut are pending, here or in a task below."""
+        return self.engine.complete >= self.engine.cut
+
+    def late_results(self) -> list[tuple[str, Encoded]]:
+        """The late results of the engine's cleanups since the last call, with their topic."""
+        return self._encoder.encode_late(self.engine.cleaned())
 
     def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
         """Count all of them as results."""

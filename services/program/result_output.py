@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from operators.data.watermark import NEVER
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder
 from schemas.codecs.encode import CLEANUP_PHASE, Encoded, encode_results, encode_upserts, key_names
 from schemas.columns import Batch
@@ -31,21 +32,30 @@ class ResultEncoder(Protocol):
         """Encode an epoch that ends at `cut`: pieces of records with their topics, and blocks."""
         ...
 
+    def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
+        """Encode late results of cleanups, or keep them for the next blocks."""
+        ...
+
 
 class SinkEncoder:
     """The query's results as JSON, with keys if they are upserts.
 
     Args:
         topic: that receives the results.
+        keys: names of a group's values in the keys of upserts; None if results are no upserts.
         finish: turns the last operator's results into the query's; None for a whole query.
-        since: results with a smaller ts belong to a former plan and are dropped.
+        since: returns the event time before which results belong to a former plan, and are dropped.
     """
 
     def __init__(
-        self, topic: str, query: Query, finish: Callable[[Batch], Batch] | None = None, since: int = 0
+        self,
+        topic: str,
+        keys: tuple[str, ...] | None,
+        finish: Callable[[Batch], Batch] | None = None,
+        since: Callable[[], int] = int,
     ) -> None:
         self._topic = topic
-        self._keys = key_names(query)
+        self._keys = keys
         self._finish = finish
         self._since = since
 
@@ -55,12 +65,23 @@ class SinkEncoder:
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """Encode in pieces of bounded size."""
-        if results is not None and len(results) and int(results.ts[0]) < self._since:
-            results = results.slice(int(np.searchsorted(results.ts, self._since)), len(results))
         if results is None or len(results) == 0:
             return [], []
-        results = results if self._finish is None else self._finish(results)
-        return [(self._topic, piece) for piece in pieces(results, self._keys)], []
+        return [(self._topic, piece) for piece in pieces(self._finished(results), self._keys)], []
+
+    def _finished(self, results: Batch) -> Batch:
+        """The query's results, without those that belong to a former plan."""
+        since = self._since()
+        if len(results) and int(results.ts[0]) < since:
+            results = results.slice(int(np.searchsorted(results.ts, since)), len(results))
+        return results if self._finish is None else self._finish(results)
+
+    def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
+        """Encode them marked as late; emissions of aggregates are not, since they are final."""
+        late = [self._finished(batch) for batch in batches]
+        if self._keys is not None:
+            return [(self._topic, piece) for batch in late for piece in pieces(batch, self._keys)]
+        return late_results(self._topic, late)
 
 
 class BlockEncoder:
@@ -70,33 +91,64 @@ class BlockEncoder:
         routes: one per reader.
         announced: the watermark that was committed last.
         nothing: an empty batch of results.
+        complete: for a task with a memory budget, returns the event time before which no results are pending.
     """
 
-    def __init__(self, routes: Sequence[EdgeWriter], announced: int, nothing: Batch) -> None:
+    def __init__(
+        self,
+        routes: Sequence[EdgeWriter],
+        announced: int,
+        nothing: Batch,
+        complete: Callable[[], int] | None = None,
+    ) -> None:
         self._routes = list(routes)
         self._announced = announced
         self._nothing = nothing
+        self._complete = complete
+        self._announced_complete = NEVER
+        self._late: list[Batch] = []
 
     def must_announce(self, cut: int) -> bool:
-        """Always for a new cut: readers wait for each watermark."""
-        return cut > self._announced
+        """Always for a new cut: readers wait for each watermark, and for late results."""
+        return cut > self._announced or bool(self._late) or self._completed()
+
+    def _completed(self) -> bool:
+        return self._complete is not None and self._complete() > self._announced_complete
+
+    def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
+        """Keep them for the next blocks."""
+        self._late += batches
+        return []
 
     def encode(self, results: Batch | None, cut: int) -> tuple[list[tuple[str, Encoded]], list[BlockRecord]]:
         """Make blocks for every partition that the task writes to; the last block of each carries the watermark."""
         if not self.must_announce(cut):
             return [], []
+        late, self._late = self._late, []
+        before, complete = self._announced_complete, None
+        if self._complete is not None:
+            self._announced_complete = complete = self._complete()
         self._announced = cut
         batch = self._nothing if results is None else results
         blocks = [
             BlockRecord(route.edge.topic, partition, raw, tuples)
             for route in self._routes
-            for partition, raw, tuples in route.blocks(batch, cut)
+            for partition, raw, tuples in (
+                *(block for found in late for block in route.blocks(found, cut, complete=before, late=True)),
+                *route.blocks(batch, cut, complete=complete),
+            )
         ]
         return [], blocks
 
 
 def encoder_of(
-    topic: str, query: Query, part: Part | None, announced: int, nothing: Batch, since: int = 0
+    topic: str,
+    query: Query,
+    part: Part | None,
+    announced: int,
+    nothing: Batch,
+    since: Callable[[], int] = int,
+    complete: Callable[[], int] | None = None,
 ) -> ResultEncoder:
     """Make the encoder of a task.
 
@@ -105,13 +157,15 @@ def encoder_of(
         part: the operator that the task runs; None for a whole query.
         announced: the watermark that was committed last.
         nothing: an empty batch of the engine's results.
-        since: event time at which the task's plan begins.
+        since: returns the event time at which the task's plan begins.
+        complete: see `BlockEncoder`.
     """
     if part is None:
-        return SinkEncoder(topic, query)
+        return SinkEncoder(topic, key_names(query))
     if not part.operator.outputs:
-        return SinkEncoder(topic, query, ResultOrder(part.operator), since)
-    return BlockEncoder([EdgeWriter(edge, part.share) for edge in part.operator.outputs], announced, nothing)
+        return SinkEncoder(topic, part.operator.keys, ResultOrder(part.operator), since)
+    routes = [EdgeWriter(edge, part.share) for edge in part.operator.outputs]
+    return BlockEncoder(routes, announced, nothing, complete)
 
 
 def late_results(topic: str, batches: Iterable[Batch]) -> list[tuple[str, Encoded]]:

@@ -11,8 +11,11 @@ start, from values alone; `state_store` holds the snapshots. Imports `services.f
 - `StateStore.wipe` empties the table when the task starts without its snapshot, or when the snapshot is damaged. If
   RocksDB finds its own files damaged, the task opener deletes the table's folder.
 
+- A plan version of a distributed query has a group of its own. When nothing of it is needed any more, `StateDir.forget`
+  deletes its tables.
+
 Nothing else is deleted. The table of a task that has moved to another worker stays in the slot; it is used if the task
-comes back. The tables of former consumer groups stay, too, also those of former plan versions, which have groups of
-their own. An operator may delete a table, the folder of a group, or a slot, while no worker runs in that slot. The next
-recovery of these tasks then reads more input again. It needs Kafka to have the whole input of their windows.
+comes back. The tables of former consumer groups stay, too. An operator may delete a table, the folder of a group, or a
+slot, while no worker runs in that slot. The next recovery of these tasks then reads more input again. It needs Kafka to
+have the whole input of their windows.
 """

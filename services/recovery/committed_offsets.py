@@ -1,6 +1,7 @@
 """Reads what a consumer group has committed: offsets, and the commit message beside each.
 
-Entries: `read_commits` asks once; `CommittedOffsets` is for those who ask again and again.
+Entries: `read_commits` asks once; `CommitReader` is for those who ask again and again, and `CommittedOffsets` for those
+who decide themselves how long.
 
 **Stable or not.** While a transaction that moves an offset is open, Kafka refuses to report the offset to a consumer of
 isolation level read_committed, and reports the last committed offset to any other. A task that starts from the offsets
@@ -129,27 +130,49 @@ def transient(error: KafkaError) -> bool:
     return not error.fatal() and (error.retriable() or error.code() in TRANSIENT)
 
 
-def read_commits(
-    clients: KafkaClients, group: str, lanes: Iterable[Lane], *, stable: bool = False
-) -> dict[Lane, Committed]:
-    """Read what a group has committed; partitions without a commit are absent.
+class CommitReader:
+    """Asks Kafka again and again what some groups have committed, with a consumer per group. For one thread at a time.
 
     Args:
         stable: wait while a transaction that moves an offset is open.
-
-    Raises:
-        BrokerError: Kafka does not answer.
-        StateError: another program commits in this group.
     """
-    deadline = time.monotonic() + TIMEOUT_S
 
-    def again(what: str, cause: KafkaError, _: bool) -> None:
-        # The exception may only report a timeout; an event then holds the cause.
-        event = offsets.consumer.poll(0)
-        if event is not None and (error := event.error()) is not None:
-            cause = error
-        if not transient(cause) or time.monotonic() > deadline:
-            raise BrokerError(f"{what}: {reason(cause, f'READ on group {group!r}')}")
+    def __init__(self, clients: KafkaClients, *, stable: bool = False) -> None:
+        self._clients = clients
+        self._stable = stable
+        self._offsets: dict[str, CommittedOffsets] = {}
 
-    with closing(CommittedOffsets(clients, group, stable=stable)) as offsets:
+    def read(self, group: str, lanes: Iterable[Lane]) -> dict[Lane, Committed]:
+        """Read what a group has committed; partitions without a commit are absent.
+
+        Raises:
+            BrokerError: Kafka does not answer within TIMEOUT_S.
+            StateError: another program commits in this group.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        if group not in self._offsets:
+            self._offsets[group] = CommittedOffsets(self._clients, group, stable=self._stable)
+        offsets = self._offsets[group]
+
+        def again(what: str, cause: KafkaError, _: bool) -> None:
+            # The exception may only report a timeout; an event then holds the cause.
+            event = offsets.consumer.poll(0)
+            if event is not None and (error := event.error()) is not None:
+                cause = error
+            if not transient(cause) or time.monotonic() > deadline:
+                raise BrokerError(f"{what}: {reason(cause, f'READ on group {group!r}')}")
+
         return offsets.read(lanes, again)
+
+    def close(self) -> None:
+        """Close the consumers."""
+        while self._offsets:
+            self._offsets.popitem()[1].close()
+
+
+def read_commits(
+    clients: KafkaClients, group: str, lanes: Iterable[Lane], *, stable: bool = False
+) -> dict[Lane, Committed]:
+    """As `CommitReader.read`, once."""
+    with closing(CommitReader(clients, stable=stable)) as reader:
+        return reader.read(group, lanes)

@@ -88,6 +88,8 @@ class RecoveryPlan:
         records: how many offsets will be read again.
         notes: messages for the operator, written to the log.
         spilled: the span of spill events to replay, as `Commit.spilled`.
+        incarnation: the one that made the last commit, as `Commit.incarnation`.
+        numbers: at the last commit, as `Commit.numbers`.
     """
 
     source: Literal["fresh", "snapshot", "window", "handover"]
@@ -99,6 +101,8 @@ class RecoveryPlan:
     records: int
     notes: tuple[str, ...] = ()
     spilled: tuple[int, int] = (0, 0)
+    incarnation: str = ""
+    numbers: tuple[int, ...] = ()
 
 
 def plan_recovery(
@@ -169,7 +173,14 @@ def plan_recovery(
         if start.offset < first and start.offset < start.replay_end:
             _lost(lane, start.offset, first, "needed to rebuild its window", accept_loss, notes)
         lanes[lane] = LaneStart(max(start.offset, first), max(start.replay_end, first), start.points, start.window)
-    return replace(best, lanes=lanes, notes=tuple(notes), spilled=newest.spilled)
+    return replace(
+        best,
+        lanes=lanes,
+        notes=tuple(notes),
+        spilled=newest.spilled,
+        incarnation=newest.incarnation,
+        numbers=newest.numbers,
+    )
 
 
 def plan_handover(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 from schemas.errors import StateError
@@ -60,6 +61,10 @@ class StateDir:
     def spill_folder(self, group: str) -> Path:
         """The folder that holds what a group's tasks have spilled while they run."""
         return self.path / group.replace("/", "_") / "spilled"
+
+    def forget(self, group: str) -> None:
+        """Delete what a group has stored in the slot."""
+        shutil.rmtree(self.path / group.replace("/", "_"), ignore_errors=True)
 
     def member(self) -> str:
         """The member id of the slot's last process; empty if that process left the group in order."""

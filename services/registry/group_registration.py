@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import UNSET
 
 from schemas.codecs.encode import check_output_names
 from schemas.errors import UsageError
 from schemas.groups import streams_of
 from schemas.language.program import parse_program
 from schemas.messages.control import RegisteredGroup, RegisteredQuery
-from schemas.query import Query, Stream
+from schemas.query import ColumnRef, Query, Stream
 from services.files.query_files import listed, pick_query
 from services.kafka.topics import TopicAdmin
 from services.process.decoders import decoder_of
 from services.process.security import KafkaClients
-from services.registry.group_registry import find_group
+from services.registry.group_registry import GroupEntry, find_group, partition_columns
 from services.registry.query_registry import write
 
 
@@ -54,9 +56,14 @@ def register_in_group(
     registered = {name: query for name, query in bound.items() if query is not None}
     added = [query for query in queries if registered.get(query.name) != query]
     check_group_queries(name, streams, {**registered, **{query.name: query for query in queries}}.values())
+    # A worker reads the whole file, whichever of its queries are registered.
+    split = partition_columns(parse_program(text).queries) if entry is None else _split_of(entry)
+    check_partitions(name, split, queries)
     records: dict[str, RegisteredQuery | RegisteredGroup | None] = {}
     if entry is None:
-        records[f"{name}/"] = RegisteredGroup(name=name, text=text, streams=tuple(s.name for s in streams))
+        records[f"{name}/"] = RegisteredGroup(
+            name=name, text=text, streams=tuple(s.name for s in streams), partitioned=bool(split) or UNSET
+        )
     for query in added:
         records[f"{name}/{query.name}"] = RegisteredQuery(
             name=query.name, text=text, pick=query.name, group=name, from_now=from_now, id=uuid.uuid4().hex[:12]
@@ -94,6 +101,29 @@ def check_group_queries(name: str, streams: Sequence[Stream], queries: Iterable[
                     f"query {query.name!r} reads what query {writers[stream.topic]!r} of the same group writes, topic "
                     f"{stream.topic!r}; put them into two groups"
                 )
+
+
+def _split_of(entry: GroupEntry) -> dict[str, ColumnRef]:
+    return {column.alias: column for column in entry.query().partition_by}
+
+
+def check_partitions(name: str, split: Mapping[str, ColumnRef], queries: Iterable[Query]) -> None:
+    """Check that the tasks of a group that is split by partitions have all that a query joins.
+
+    Args:
+        split: the column that PARTITION BY names of each stream; empty for a group that is one task.
+
+    Raises:
+        UsageError: they have not; the message names the query.
+    """
+    for query in queries if split else ():
+        own = {stream: column.name for stream, column in partition_columns([query]).items()}
+        wrong = next((s for s in query.streams() if own.get(s.name) != split[s.name].name), None)
+        if wrong is not None:
+            raise UsageError(
+                f"group {name!r} has a task per partition, by column {split[wrong.name].name} of {wrong}: end query "
+                f"{query.name!r} with a PARTITION BY that names it, or make another group"
+            )
 
 
 def _bound(query: RegisteredQuery) -> Query | None:

@@ -1,20 +1,23 @@
 """Registered groups: queries that a worker runs together, and that users add and drop while it runs.
 
 A group is created with its first file. This fixes the streams that its queries may read, since its workers subscribe to
-their topics. A sink identifies a query: registering another query with the same sink replaces the former one. The
-registry states which queries should run. Which queries a task actually runs, and since when, is in the group's own
-topic (`services.program.group_members`).
+their topics. It also fixes how the group is split: if all queries of the file have PARTITION BY, and agree on the
+column of each topic, the group has a task per partition, and queries that are added later must agree, too.
+
+A sink identifies a query: registering another query with the same sink replaces the former one. The registry states
+which queries should run. Which queries a task actually runs, and since when, is in the group's own topic
+(`services.program.group_members`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
 from schemas.messages.control import ControlMessage, RegisteredGroup, RegisteredQuery
-from schemas.query import Query, Source, Stream, Table, Window
+from schemas.query import ColumnRef, Query, Source, Stream, Table, Window
 from services.files.query_files import listed
 from services.process.security import KafkaClients
 from services.registry.query_registry import newest, write
@@ -43,7 +46,29 @@ class GroupEntry:
         streams = [stream for stream in program.streams if stream.name in self.declared.streams]
         read: list[Stream | Table] = [*streams, *program.tables]
         sources = tuple(Source(stream.name, stream, Window("UNBOUNDED")) for stream in read)
-        return Query(self.name, None, sources, (), ())
+        columns: dict[str, ColumnRef] = {}
+        if self.declared.partitioned is True:
+            columns = partition_columns(program.queries)
+        named = tuple(replace(columns[stream.name], alias=stream.name) for stream in streams if columns)
+        return Query(self.name, None, sources, (), (), partition_by=named)
+
+
+def partition_columns(queries: Sequence[Query]) -> dict[str, ColumnRef]:
+    """The column that PARTITION BY names of each stream; empty unless all queries have it and agree.
+
+    They agree where each topic has one column: records are in the partition of their key.
+    """
+    found: dict[str, ColumnRef] = {}
+    of_topics: dict[str, str] = {}
+    for query in queries:
+        if not query.partition_by:
+            return {}
+        for column in query.partition_by:
+            stream = query.source(column.alias).stream
+            if isinstance(stream, Stream) and of_topics.setdefault(stream.topic, column.name) != column.name:
+                return {}
+            found.setdefault(stream.name, column)
+    return found if len({column.type for column in found.values()}) == 1 else {}
 
 
 def find_group(clients: KafkaClients, name: str) -> GroupEntry | None:

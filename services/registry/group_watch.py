@@ -18,8 +18,7 @@ from services.kafka.log_consumer import LogBatch, LogFollower
 from services.kafka.topics import REGISTRY, OutputTopics, TopicAdmin
 from services.process.logs import get_log
 from services.process.security import KafkaClients
-from services.process.settings import Guarantee, Placement, WorkerSettings
-from services.registry.group_registration import check_group_queries
+from services.registry.group_registration import check_group_queries, check_partitions
 from services.registry.group_registry import groups_of
 from services.registry.query_registry import fold, key_of
 
@@ -36,30 +35,6 @@ class WantedQuery:
 
     message: RegisteredQuery
     query: Query
-
-
-def check_group_settings(settings: WorkerSettings) -> None:
-    """Check that a group supports the settings.
-
-    Raises:
-        UsageError: it does not; the message says why.
-    """
-    if settings.guarantee is not Guarantee.EXACTLY_ONCE:
-        raise UsageError(
-            f"--guarantee {settings.guarantee} with a group: when a query has begun is written in one transaction with "
-            f"its results; use --guarantee {Guarantee.EXACTLY_ONCE}"
-        )
-    for given, option, why in (
-        (settings.plan is not None, "--plan", "its queries share an operator that has no join order"),
-        (
-            settings.placement is not Placement.FUSED,
-            "--placement",
-            "its queries share an operator, which is in one task",
-        ),
-        (settings.jit, "--jit on", "only weir run has feedback between the streams of a shared operator"),
-    ):
-        if given:
-            raise UsageError(f"{option} is not for a group: {why}")
 
 
 class GroupWatch:
@@ -158,6 +133,7 @@ class GroupWatch:
     def _prepare(self, message: RegisteredQuery) -> WantedQuery:
         query = pick_query(message.text, message.pick, f"query {message.name} of group {message.group}")
         check_group_queries(message.group, self._streams.streams(), [query])
+        check_partitions(message.group, {column.alias: column for column in self._streams.partition_by}, [query])
         assert query.sink is not None, "checked"
         self._admin.add_output(self._topics, query.sink, self._tasks, self._replication)
         return WantedQuery(message, query)

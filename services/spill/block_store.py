@@ -1,6 +1,7 @@
 """Stores spilled state on disk: blocks of bytes by key, in RocksDB. Entry: `SpillStore`.
 
     folder/weir-spill      marks the folder as Weir's, with its format
+    (files without a name  are mapped as memory: state that must stay at hand, see `operators.kernels.pages`)
     folder/blocks/         the RocksDB table: `b` + key: a block; `n` + key: its length, 4 bytes, big endian
 
 A block is written once, read once or twice and deleted, so there is no write-ahead log. Blocks reach the disk in the
@@ -14,14 +15,21 @@ still be read, from the buffers if necessary.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import shutil
 import struct
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch, WriteOptions
 
+from operators.kernels.pages import Pages
 from schemas.errors import StateError
 from schemas.messages.formats import check_format
 from services.files.rocks_store import RocksStore, block_options, scan
@@ -162,6 +170,21 @@ class SpillStore(RocksStore):
         """The keys that begin with `prefix`, ascending."""
         return sorted(key for key in self._sizes if key.startswith(prefix))
 
+    def map_file(self, size: int) -> Pages:
+        """Map so many bytes of a new file, zeros. It has no name and stays open only as a mapping, so nothing of it
+        stays behind.
+
+        Raises:
+            SpillError: the disk has no room for it, or fails.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.path) as file:
+                # Without room, writing to the mapping would end the process.
+                os.posix_fallocate(file.fileno(), 0, size)
+                return _map(file.fileno(), size)
+        except OSError as error:
+            raise self._error(f"{size:,} bytes of state cannot be kept in a file", error) from None
+
     def flush(self) -> None:
         """Make all puts and deletions durable.
 
@@ -214,6 +237,8 @@ class SpillStore(RocksStore):
         why = " ".join(str(error).split())
         if "No space left" in why or "File too large" in why or "Disk quota exceeded" in why:
             advice = "the disk is full: free some room or give a folder on another disk"
+        elif "Too many open files" in why:
+            advice = "the process has too many files open: raise its limit (ulimit -n)"
         elif "lock" in why.lower() and why.startswith("IO error"):
             advice = "another process uses it: stop that one or give another folder"
         elif why.startswith("Corruption"):
@@ -221,3 +246,24 @@ class SpillStore(RocksStore):
         else:
             advice = "see that the disk works and that Weir may write to the folder"
         return SpillError(f"spill folder {self.path}: {failed}: {why}; {advice}")
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def _map(file: int, size: int) -> Pages:
+    """Map the first bytes of a file. The descriptor may be closed, whereas Python's `mmap` keeps a copy of it.
+
+    Raises:
+        OSError: there are too many mappings.
+    """
+    address = _LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    if address == _FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    pages = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(pages, _LIBC.munmap, address, size).atexit = False
+    return np.frombuffer(pages, np.uint8)

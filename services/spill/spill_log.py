@@ -1,13 +1,19 @@
 """The log of what a task has spilled and cleaned up: one partition of the query's spill topic.
 
 `services.task.spill` writes it; `read_log` reads it when a task starts. What is in memory, on disk and pending is a
-function of the input and of these events (`schemas.messages.spills`). The events are written in the transaction of the
-results and offsets that they were processed with. So the blocks on disk need not outlive a task: its next incarnation
-reads the input again and repeats what the log records.
+function of the input and of these events (`schemas.messages.spills`). The events are delivered with the results and
+offsets that they were processed with. So the blocks on disk need not outlive a task: its next incarnation reads the
+input again and repeats what the log records.
 
 A record holds events of one commit. Keys number the records in order, across incarnations. A commit names the records
 that a recovery from it needs (`Commit.spilled`), so a deleted or truncated log is noticed. Older records are deleted in
 the background. A number can occur twice if a consumer group was restarted; the later record counts.
+
+**At least once.** Without transactions, the log also holds what was written after the last commit, and a former
+incarnation that hangs may still write when the next has begun. So a record names its writer. A new incarnation writes
+what it still needs again, under its own name, before anything else. Its commits carry that name
+(`Commit.incarnation`), and a reader takes no other writer's records. Events that were not committed are forgotten like
+the input that they belong to: both are processed again.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ class LogRecord:
 
     Attributes:
         number: its position in the log, which is its key.
-        plan: see `SpillRecord`.
+        plan, writer: see `WrittenRecord`.
         offset: where Kafka has stored it; UNKNOWN before Kafka's confirmation.
     """
 
@@ -44,6 +50,7 @@ class LogRecord:
     events: tuple[SpillEvent, ...]
     plan: str
     offset: int = UNKNOWN
+    writer: str = ""
 
     def set_offset(self, offset: int) -> None:
         """Store the offset at which Kafka has confirmed the record."""
@@ -57,16 +64,21 @@ class SpillLog:
         groups: partition groups per join.
         known: records of earlier incarnations, in order.
         next_number: number of the next record.
+        writer: of the records to write; see `WrittenRecord`.
 
     Attributes:
         lane: the partition of the spill topic.
     """
 
-    def __init__(self, lane: Lane, groups: int, known: Iterable[LogRecord] = (), next_number: int = 0) -> None:
+    def __init__(
+        self, lane: Lane, groups: int, known: Iterable[LogRecord] = (), next_number: int = 0, writer: str = ""
+    ) -> None:
         self.lane = lane
         self._groups = groups
         self._known = list(known)
         self._next_number = next_number
+        self._writer = writer
+        self._adopted = all(record.writer == writer for record in self._known)
         self._deletable: int | None = None
 
     @property
@@ -90,15 +102,24 @@ class SpillLog:
         Args:
             plan: the plan that runs now.
         """
-        topic, partition = self.lane
-        records = []
+        records = [] if self._adopted else self._adopt()
         for begin in range(0, len(events), RECORD_EVENTS):
-            logged = LogRecord(self._next_number, tuple(events[begin : begin + RECORD_EVENTS]), plan)
-            self._known.append(logged)
-            self._next_number += 1
-            raw, key = encode_events(logged.events, self._groups, plan), str(logged.number).encode()
-            records.append(BlockRecord(topic, partition, raw, 0, key, logged.set_offset))
+            records.append(self._append(tuple(events[begin : begin + RECORD_EVENTS]), plan))
         return records
+
+    def _adopt(self) -> list[BlockRecord]:
+        """Write the known records again, as this writer's."""
+        self._adopted = True
+        former, self._known = self._known, []
+        self._deletable = max(record.offset for record in former) + 1
+        return [self._append(record.events, record.plan) for record in former]
+
+    def _append(self, events: tuple[SpillEvent, ...], plan: str) -> BlockRecord:
+        logged = LogRecord(self._next_number, events, plan, writer=self._writer)
+        self._known.append(logged)
+        self._next_number += 1
+        raw = encode_events(events, self._groups, plan, self._writer)
+        return BlockRecord(*self.lane, raw, 0, str(logged.number).encode(), logged.set_offset)
 
     def forget(self, until: int) -> None:
         """Drop the first records that hold only events at `until` or before, which no recovery needs."""
@@ -113,13 +134,24 @@ class SpillLog:
         return {} if offset is None else {self.lane: offset}
 
 
-def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int], marked: int = 0) -> SpillLog:
+def read_log(
+    clients: KafkaClients,
+    lane: Lane,
+    groups: int,
+    span: tuple[int, int],
+    marked: int = 0,
+    *,
+    former: str = "",
+    writer: str = "",
+) -> SpillLog:
     """Read the log of a task that starts at a commit.
 
     Args:
         groups: partition groups per join.
         span: the record numbers in the commit; see `SpillLog.span`.
         marked: an offset behind everything that the task has written (`services.delivery.sink.Sink.mark_end`).
+        former: the incarnation that made the commit.
+        writer: of the records to write; see `WrittenRecord`.
 
     Raises:
         BrokerError: Kafka does not answer.
@@ -128,14 +160,16 @@ def read_log(clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, in
     first, next_number = span
     found: dict[int, LogRecord] = {}
     if first < next_number:
-        found = {record.number: record for record in _read(clients, lane, groups, span, marked)}
+        counting = ("", former)
+        read = _read(clients, lane, groups, span, marked)
+        found = {record.number: record for record in read if record.writer in counting}
     missing = [number for number in range(first, next_number) if number not in found]
     if missing:
         raise StateError(
             f"topic {lane[0]}[{lane[1]}] has no record {missing[0]}, and the records up to {next_number - 1} tell "
             "what is pending: the topic was deleted or cut; give the query a new group (--group) to start anew"
         )
-    return SpillLog(lane, groups, [found[number] for number in range(first, next_number)], next_number)
+    return SpillLog(lane, groups, [found[number] for number in range(first, next_number)], next_number, writer)
 
 
 def _read(
@@ -147,7 +181,7 @@ def _read(
         number = _number(message.key(), where)
         if span[0] <= number < span[1]:
             record = decode_events(message.value() or b"", groups, where)
-            yield LogRecord(number, record.events, record.plan, offset)
+            yield LogRecord(number, record.events, record.plan, offset, record.writer)
 
 
 def _number(key: bytes | str | None, where: str) -> int:

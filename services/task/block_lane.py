@@ -1,8 +1,8 @@
 """Reads one partition of an internal topic for a task: the counterpart of `services.task.lane.InputLane` for blocks.
 
 `services.task.context` makes one `BlockLane` per partition of an internal topic. Blocks hold no late tuples and no dead
-letters: the tasks that read sources decide what is late. Partitions of internal topics never idle; a silent stream
-holds back the streams that are joined with it.
+letters: the tasks that read sources decide what is late. Partitions of internal topics never idle: where sources have
+idle timeouts, the task that reads a silent source follows the others (`services.task.silence`).
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class BlockLane:
 
     def replay(self, engine: TaskEngine, batch: RecordBatch) -> int:
         """Feed records that an earlier incarnation took; returns the number of tuples taken."""
-        return self._feed(engine, batch, self._floor)
+        return self._feed(engine, batch, self._floor, again=True)
 
     def take(self, engine: TaskEngine, batch: RecordBatch, rejected: RejectedRecords) -> int:
         """Feed new records; returns the number of tuples taken."""
-        return self._feed(engine, batch, 0)
+        return self._feed(engine, batch, 0, again=False)
 
-    def _feed(self, engine: TaskEngine, batch: RecordBatch, floor: int) -> int:
+    def _feed(self, engine: TaskEngine, batch: RecordBatch, floor: int, *, again: bool) -> int:
         if batch.start != self.position:
             raise InvariantError(
                 f"{self.key[0]}[{self.key[1]}]: batch starts at offset {batch.start}, next is {self.position}"
@@ -88,7 +88,7 @@ class BlockLane:
             block = self._channels.decode(record.value, f"{self.key[0]}[{self.key[1]}]@{record.offset}")
             if record.offset < self._start.points[block.channel].offset:
                 continue
-            found = self._channels.take(engine, block, record.offset, floor)
+            found = self._channels.take(engine, block, record.offset, floor, again=again)
             taken += found.tuples
             repeated += found.repeated
         if repeated and not self._repeats_reported:

@@ -137,7 +137,13 @@ class Committer:
         offsets: dict[Lane, tuple[int, str]] = {}
         for key in moved or list(lanes)[:1]:
             own = lanes[key].commit_message(engine, spec.fingerprint, self._epoch_number, len(lanes), version)
-            message = replace(own, tables=tables, spilled=spilled, incarnation=context.sink.incarnation)
+            message = replace(
+                own,
+                tables=tables,
+                spilled=spilled,
+                incarnation=context.sink.incarnation,
+                numbers=context.program.numbers,
+            )
             offsets[key] = lanes[key].position, message.encode()
         return offsets
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from operators.distributed.feedback import DistributedFeedback
+from services.control.predecessor import Predecessor
 from services.delivery.epoch_output import RejectedRecords
 from services.delivery.sink import Sink
 from services.kafka.topics import Lane
@@ -21,6 +22,7 @@ from services.task.block_lane import BlockLane
 from services.task.feedback import TaskFeedback
 from services.task.lane import InputLane
 from services.task.program import TaskChanges, TaskEngine, TaskProgram
+from services.task.silence import Silence
 from services.task.spec import CompletionCheck, TaskSpec
 from services.task.spill import TaskSpill
 
@@ -39,6 +41,8 @@ class TaskContext:
         store: the table of snapshots; None for a worker without a state directory.
         feedback: of an operator that takes part in feedback; None otherwise.
         spill: the task's spilled state; None without a memory budget and without pending results.
+        silence: of a distributed operator with idle timeouts; None otherwise.
+        predecessor: the former plan version, if the task was prepared while that ran.
         trim: deletes records of internal topics before the given offsets, once the sink's transactions are complete
             (`services.delivery.sink.Sink.completion_check`); None to delete nothing.
         rejected: late and dead-letter records of the open epoch.
@@ -58,6 +62,8 @@ class TaskContext:
     metrics: TaskMetrics
     feedback: TaskFeedback | None = None
     spill: TaskSpill | None = None
+    silence: Silence | None = None
+    predecessor: Predecessor | None = None
     trim: Callable[[CompletionCheck, Mapping[Lane, int]], None] | None = None
     rejected: RejectedRecords = field(init=False)
     step: str = field(init=False, default="beginning")
@@ -83,9 +89,25 @@ class TaskContext:
         return self.changes.ends_at(self.engine.cut) and isinstance(lane, InputLane) and not lane.replaying
 
     def take(self, lane: InputLane | BlockLane) -> None:
-        """Feed the batches that a lane has retained."""
+        """Feed the batches that a lane has retained, as far as they are this plan's."""
         while lane.retained and not self.is_closed(lane):
-            self.metrics.input_tuples.inc(lane.take(self.engine, lane.retained.popleft(), self.rejected))
+            batch, rejected = lane.retained.popleft(), self.rejected
+            if self.predecessor is not None and isinstance(lane, InputLane):
+                is_final, offset = self.predecessor.is_final(lane.key), self.predecessor.offset(lane.key)
+                if batch.start < offset:
+                    # The former plan's tasks report what is rejected there.
+                    rejected = RejectedRecords(self.spec.topics.late, self.spec.topics.dead)
+                    if batch.next_offset > offset:
+                        lane.retained.appendleft(batch.since(offset))
+                        batch = batch.until(offset)
+                elif not is_final:
+                    lane.retained.appendleft(batch)
+                    return
+            self.metrics.input_tuples.inc(lane.take(self.engine, batch, rejected))
+
+    def waits_for_predecessor(self, lane: InputLane | BlockLane) -> bool:
+        """Whether a source's partition has been read as far as the former plan's tasks have come."""
+        return self.predecessor is not None and isinstance(lane, InputLane) and bool(lane.retained)
 
 
 def make_lanes(
@@ -100,11 +122,11 @@ def _make_lane(
 ) -> InputLane | BlockLane:
     if spec.part is None:
         return InputLane(key, spec.query, start, floor)
-    given = spec.part.input(key[0])
-    if given.edge is not None:
-        return BlockLane(key, given, start, floor, log, feedback)
-    kept = dict(spec.part.operator.kept)
-    return InputLane(key, spec.query, start, floor, {given.stream.name: given.position}, kept)
+    first, *others = spec.part.inputs(key[0])
+    if first.edge is not None:
+        return BlockLane(key, first, start, floor, log, feedback)
+    positions = {given.stream.name: given.position for given in (first, *others)}
+    return InputLane(key, spec.query, start, floor, positions, dict(spec.part.operator.kept))
 
 
 def partitions_of(lanes: Mapping[Lane, InputLane | BlockLane]) -> dict[str, list[int]]:

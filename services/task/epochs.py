@@ -48,7 +48,8 @@ class EpochLoop:
         timer = EpochTimer(context.spec.settings.epoch_ms / 1000, time.monotonic())
         while not self.stopping:
             ends = context.changes.ends_at(context.engine.cut)
-            if ends and (context.feedback is None or context.feedback.nothing_suspended()):
+            suspended = context.feedback is not None and not context.feedback.nothing_suspended()
+            if ends and context.program.settled and not suspended:
                 self._conclude()
                 return False
             self._read(timer)
@@ -77,6 +78,9 @@ class EpochLoop:
                 self._look(time.monotonic())
             if isinstance(item, Arrival):
                 self._take(item)
+            if context.predecessor is not None:
+                for lane in context.lanes.values():
+                    context.take(lane)
             self._alignment.pause_lanes_ahead()
             if context.feedback is not None and context.feedback.serve(context.engine.watermark(), time.monotonic()):
                 timer.request()
@@ -114,7 +118,10 @@ class EpochLoop:
         context, committer, engine = self._context, self._committer, self._context.engine
         now = time.monotonic()
         self._look(now)
-        cut = context.changes.limit(engine.watermark(), now)
+        watermark = engine.watermark()
+        if context.silence is not None:
+            watermark = context.silence.watermark(watermark)
+        cut = context.changes.limit(watermark, now)
         has_results = answering = False
         if context.feedback is not None:
             context.feedback.serve(cut, now)
@@ -133,9 +140,11 @@ class EpochLoop:
         moved = committer.moved() or cleaned_up or context.changes.ownership_in_doubt
         due = final or now - committer.last_commit >= context.spec.settings.commit_ms / 1000
         if delivering or (due and moved):
-            committer.deliver(commit=due or context.spec.settings.transactional)
+            committer.deliver(commit=due or context.changes.must_commit or context.spec.settings.transactional)
         if context.feedback is not None:
             context.feedback.send_requests(now)
+        if context.silence is not None:
+            context.silence.tell(engine, now)
         if context.spill is not None and not final:
             context.step = "producing pending results"
             context.spill.clean_up_between_epochs(time.monotonic())

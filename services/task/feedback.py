@@ -24,6 +24,7 @@ import numpy as np
 from operators.data.watermark import END, NEVER
 from operators.distributed.demand import ConsumerFeedback
 from operators.distributed.feedback import DistributedFeedback
+from operators.distributed.on_demand import PlanStart
 from operators.distributed.withholding import NONE
 from operators.kernels.hashing import U64
 from schemas.codecs.notice import Notice
@@ -53,6 +54,7 @@ class TaskFeedback:
         link: the feedback topic.
         notices: the task's own last notices, per partition that it writes to.
         committed_cut: the cut of the task's last commit.
+        suspends, start: as of `DistributedFeedback`.
 
     Attributes:
         operator_feedback: the feedback state of the operator.
@@ -66,8 +68,13 @@ class TaskFeedback:
         committed_cut: int,
         metrics: TaskMetrics,
         log: Log,
+        *,
+        suspends: bool = True,
+        start: PlanStart | None = None,
     ) -> None:
-        self.operator_feedback = DistributedFeedback(part.operator, part.share, time.monotonic)
+        self.operator_feedback = DistributedFeedback(
+            part.operator, part.share, time.monotonic, suspends=suspends, start=start
+        )
         self._share = part.share
         self._link = link
         self._notices = notices
@@ -135,6 +142,8 @@ class TaskFeedback:
                 request = self._inbox.get_nowait()
             except queue.Empty:
                 return
+            if not isinstance(request, Demanded):
+                continue
             suspend, resume = _signatures(request.suspend), _signatures(request.resume)
             self.operator_feedback.ask(request.topic, request.partition, suspend, resume, request.need)
 
@@ -156,7 +165,7 @@ class TaskFeedback:
 
     def nothing_suspended(self) -> bool:
         """True if no producer below withholds tuples from the task."""
-        return not any(demand.suspended for demand in self.operator_feedback.consumer_ends.values())
+        return all(demand.is_complete for demand in self.operator_feedback.consumer_ends.values())
 
     def committed(self, cut: int) -> None:
         """Note the cut of a commit that has succeeded."""

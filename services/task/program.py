@@ -103,8 +103,16 @@ class SpillingEngine(Protocol):
         """Replay spill events up to an event time, and decide no others before it."""
         ...
 
+    def replay_limit(self, read: Mapping[str, int]) -> int:
+        """Event time up to which a replay may advance when streams have been read again up to these offsets."""
+        ...
+
     def spills_needed_from(self) -> int:
         """Event time up to which spill events need no replay."""
+        ...
+
+    def leave_budget(self) -> None:
+        """The engine is not used any more."""
         ...
 
 
@@ -125,6 +133,11 @@ class TaskChanges:
     @property
     def ownership_in_doubt(self) -> bool:
         """True if the task must commit to learn whether another incarnation has taken over."""
+        return False
+
+    @property
+    def must_commit(self) -> bool:
+        """Whether the next delivery must be committed, even if no commit is due."""
         return False
 
     def look(self, committed: float, now: float) -> None:
@@ -152,9 +165,20 @@ class TaskProgram(Protocol):
     Attributes:
         durable: the engine, if snapshots of it can be taken.
         pending_pairs: pairs of tuples that are still to be compared, as of the last report; 0 without pending results.
+        numbers: per stream whose tuples the task counts for other tasks, how many it has numbered.
     """
 
     pending_pairs: int
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """See above."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether no results before the engine's cut are pending, here or in a task whose results it reads."""
+        ...
 
     @property
     def engine(self) -> TaskEngine:

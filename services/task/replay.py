@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from operators.data.watermark import END
 from schemas.errors import StateError
 from services.kafka.records import RecordBatch
 from services.spill.block_store import SpillError
@@ -64,9 +65,10 @@ def replay(context: TaskContext, inbox: Inbox, alignment: Alignment, stopped: Ca
         if not isinstance(item, Arrival) or item.batch is None:
             continue
         replayed += _replay_batch(context, lanes[item.lane], item.batch)
-        cut = min(engine.watermark(), recovery.cut)
-        if cut > engine.cut and engine.pending_tuples > min(alignment.most_pending, PENDING_TUPLES):
-            engine.advance(cut)
+        if engine.pending_tuples > min(alignment.most_pending, PENDING_TUPLES):
+            cut = min(engine.watermark(), recovery.cut, _limit(context))
+            if cut > engine.cut:
+                engine.advance(cut)
         alignment.pause_lanes_ahead(frozenset(key for key, lane in lanes.items() if lane.retained))
     if stopped():
         return
@@ -85,6 +87,14 @@ def replay(context: TaskContext, inbox: Inbox, alignment: Alignment, stopped: Ca
         cut=engine.cut or "nothing read yet",
         replayed=replayed,
     )
+
+
+def _limit(context: TaskContext) -> int:
+    """How far the task may advance before it has read more: late tuples enter when they did before."""
+    if context.spill is None:
+        return END
+    read = {name: lane.position for lane in context.lanes.values() for name, _ in lane.inputs}
+    return context.spill.replay_limit(read)
 
 
 def _replay_batch(context: TaskContext, lane: InputLane | BlockLane, batch: RecordBatch) -> int:

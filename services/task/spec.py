@@ -78,7 +78,6 @@ class TaskSpec:
         plan: of version 0; see `services.program.migrations`.
         streams: per input topic, the streams that read it.
         fingerprint: of the query; see `services.worker.worker`.
-        since: event time from which on this plan delivers results.
         group: None for a task of one query.
         part: the operator that the task runs of a distributed query; then `query` and `plan` are the operator's.
         tables: the query's reference tables.
@@ -93,7 +92,6 @@ class TaskSpec:
     settings: WorkerSettings
     group: GroupWork | None = None
     part: Part | None = None
-    since: int = 0
     tables: Tables = field(default_factory=Tables)
 
 

@@ -1,7 +1,5 @@
 """Manages a task's spilled state: the folder of its blocks, the log of its events, and the late results of cleanup.
 
-`check_budget` decides which queries and settings of a worker allow a memory budget (`--memory`).
-
 `services.task.epochs` runs a cleanup step between epochs and while no input arrives. `services.task.commits` delivers
 the events and the late results.
 
@@ -27,25 +25,23 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from operators.data.watermark import END
 from operators.plan.plan import Plan, parse_plan
-from operators.spill.plan_spilling import check_spillable
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from schemas.codecs.encode import Encoded
-from schemas.errors import UsageError
 from schemas.messages.spills import SpillEvent
 from schemas.query import Query
 from schemas.sizes import MAX_BYTES
 from services.delivery.epoch_output import BlockRecord
 from services.kafka.topics import Lane
 from services.process.logs import get_log
-from services.process.settings import EXECUTOR, Guarantee, Placement, WorkerSettings
 from services.spill.block_store import SpillError, SpillStore
 from services.spill.budget import waiting_tuples
+from services.spill.productivity_link import ProductivityLink
 from services.spill.spill_log import SpillLog
 from services.task.program import SpillingEngine
 
@@ -67,25 +63,6 @@ UNLIMITED = MemoryBudget(MAX_BYTES, DEFAULT_STRATEGY)
 
 LEAST_WAITING = 1_000
 """Source tuples that may wait for the watermark under any budget."""
-
-
-def check_budget(query: Query, settings: WorkerSettings) -> None:
-    """Check that a query and its settings allow a memory budget.
-
-    Raises:
-        UsageError: they do not; the message says why.
-    """
-    check_spillable(query, EXECUTOR)
-    if settings.guarantee is not Guarantee.EXACTLY_ONCE:
-        raise UsageError(
-            f"--memory with --guarantee {settings.guarantee}: a log records which results are still pending, and it "
-            f"must be written in one transaction with them; use --guarantee {Guarantee.EXACTLY_ONCE}"
-        )
-    if settings.placement is not Placement.FUSED:
-        raise UsageError(
-            f"--memory with --placement {settings.placement}: a join in a task of its own does not know what others "
-            f"have spilled; use --placement {Placement.FUSED}"
-        )
 
 
 class SpillStart:
@@ -143,6 +120,7 @@ class TaskSpill:
         until: cut of the last commit, up to which the events are replayed.
         found: returns the late results of the engine since the last call.
         plan: returns the plan that the engine runs; an empty text if there is none.
+        link: exchanges productivity with other tasks; None where all joins are in this one.
     """
 
     def __init__(
@@ -152,8 +130,10 @@ class TaskSpill:
         until: int,
         found: Callable[[], list[Late]],
         plan: Callable[[], str] = str,
+        link: ProductivityLink | None = None,
     ) -> None:
         self._start = start
+        self._link = link
         self._budget = start.budget
         self._log = start.log
         self._engine = engine
@@ -171,6 +151,10 @@ class TaskSpill:
         """About how many source tuples may wait for the watermark."""
         return max(LEAST_WAITING, waiting_tuples(self._budget))
 
+    def replay_limit(self, read: Mapping[str, int]) -> int:
+        """See `SpillingEngine.replay_limit`."""
+        return self._engine.replay_limit(read)
+
     @property
     def span(self) -> tuple[int, int]:
         """The span of the log's records, for the commit message."""
@@ -183,8 +167,8 @@ class TaskSpill:
         return bool(self._late or self._events)
 
     def commit(self) -> tuple[list[Late], list[BlockRecord]]:
-        """Late results, and log records of the events since the last commit, for the next commit."""
-        late, self._late = self._late, []
+        """Late results, and log records of the events, since the last commit, for the next commit."""
+        late, self._late = [*self._late, *self._found()], []
         events, self._events = [*self._events, *self._engine.spill_events()], []
         records = self._log.add(events, self._plan())
         least = 0 if self._budget_reported else self._engine.least_budget()
@@ -200,6 +184,8 @@ class TaskSpill:
 
     def clean_up_between_epochs(self, now: float) -> None:
         """Run a cleanup step between epochs, if there is time; runs more steps at the start of an UNLIMITED task."""
+        if self._link is not None:
+            self._link.step(now)
         if not self._startup_cleaned:
             while not self._startup_cleaned and time.monotonic() < now + STARTUP_CLEANUP_S:
                 self._startup_cleaned = not self._engine.clean(STEP_GROUPS)
@@ -223,4 +209,7 @@ class TaskSpill:
 
     def close(self) -> None:
         """Delete the blocks."""
+        self._engine.leave_budget()
+        if self._link is not None:
+            self._link.close()
         self._start.close()

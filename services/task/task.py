@@ -216,5 +216,7 @@ class Task:
                 resources.callback(self._context.spill.close)
             if self._context.feedback is not None:
                 resources.callback(self._context.feedback.close)
+            if self._context.silence is not None:
+                resources.callback(self._context.silence.close)
             resources.callback(self._context.snapshots.close)
             resources.callback(self._context.sink.close)

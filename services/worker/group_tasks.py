@@ -53,6 +53,7 @@ class GroupTasks(TaskKind):
             began=queries.began,
             ended=ended,
             clock=time.monotonic,
+            feedback=spec.settings.jit,
             budget=None if spilled is None else spilled.budget,
             blocks=None if spilled is None else spilled.blocks,
         )
@@ -76,7 +77,7 @@ class GroupTasks(TaskKind):
         if start.recovery.source != "fresh":
             marked = start.sink.mark_end([(topic, 0)]).get((topic, 0), 0)
             known = known_members(start.spec.settings.clients, topic, start.number, marked)
-        return StartingQueries(start.number, known, self._wanted())
+        return StartingQueries(start.number, known, start.recovery.cut, self._wanted())
 
     def _wanted(self) -> tuple[WantedQuery, ...]:
         return self._group.watch.wanted or ()

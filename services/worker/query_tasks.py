@@ -9,7 +9,6 @@ from services.control.control_log import ControlLog
 from services.control.task_statistics import Publisher
 from services.program.migrations import TaskMigrations, starting_plan
 from services.program.query_program import QueryProgram
-from services.program.result_output import late_results
 from services.task.context import make_lanes, partitions_of
 from services.task.spec import TaskSpec
 from services.task.spill import TaskSpill
@@ -51,13 +50,8 @@ class QueryTasks(TaskKind):
         )
         spill = None
         if spilled is not None:
-            topic = spec.topics.sink
             spill = TaskSpill(
-                spilled,
-                engine,
-                recovery.cut,
-                lambda: late_results(topic, engine.cleaned()),
-                lambda: str(engine.plan),
+                spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan)
             )
         if spilled_plan is not None and plan.plan is not None and plan.plan != spilled_plan:
             engine.migrate(plan.plan, "moving-state", recovery.cut)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from services.control.barrier import View
+from services.control.predecessor import Predecessor
 from services.delivery.sink import Sink
 from services.kafka.topics import Lane
 from services.process.logs import Log
@@ -20,6 +21,7 @@ from services.task.block_lane import BlockLane
 from services.task.feedback import TaskFeedback
 from services.task.lane import InputLane
 from services.task.program import TaskChanges, TaskProgram
+from services.task.silence import Silence
 from services.task.spec import TaskSpec
 from services.task.spill import SpillStart, TaskSpill
 
@@ -56,6 +58,8 @@ class TaskParts:
     changes: TaskChanges
     spill: TaskSpill | None = None
     feedback: TaskFeedback | None = None
+    silence: Silence | None = None
+    predecessor: Predecessor | None = None
 
 
 class TaskKind(ABC):
@@ -77,6 +81,10 @@ class TaskKind(ABC):
         """Whether a task's input alone determines its state, so that snapshots can replace a part of the input."""
         return True
 
+    def spills(self, number: int) -> bool:
+        """Whether a task uses the memory budget."""
+        return True
+
     def internal_input(self, number: int) -> Sequence[Lane]:
         """The partitions of internal topics that a task reads."""
         return ()
@@ -84,6 +92,11 @@ class TaskKind(ABC):
     def internal_output(self, number: int) -> Sequence[Lane]:
         """The partitions of internal topics that a task may write to; they need not exist."""
         return ()
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether tasks take part in the barrier of plan changes as soon as they are opened."""
+        return True
 
     def former_commits(self, number: int) -> dict[Lane, Committed] | None:
         """What the tasks of the former plan have committed of a task's input; None if there was no former plan.

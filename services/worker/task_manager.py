@@ -175,7 +175,7 @@ class TaskManager:
         for number in sorted(set(self._assignments) - numbers):
             # While one task ends, `close` may take the others.
             if (assignment := self._assignments.pop(number, None)) is not None:
-                await self._end_assignment(assignment)
+                await self._drop_assignment(assignment)
         generation = self.consumer.generation() if self.consumer else NOT_JOINED
         member, _ = generation
         if not member or self._closing:
@@ -186,6 +186,7 @@ class TaskManager:
             assignment = self._assignments.get(number)
             if assignment is None:
                 assignment = self._assignments[number] = TaskAssignment(number)
+                self._metrics.assigned(number)
                 self._start_opening(assignment, 0.0)
             elif assignment.fenced:
                 assignment.fenced = False
@@ -194,7 +195,6 @@ class TaskManager:
                 # We dropped out of the group in between, and another worker may have run the task.
                 await self._end_assignment(assignment)
                 self._start_opening(assignment, 0.0)
-        self._metrics.tasks.labels(self._spec.query.name).set(len(self._assignments))
 
     def failed(self, error: BrokerError) -> None:
         """The worker cannot go on."""
@@ -465,9 +465,7 @@ class TaskManager:
             assignment.clear_task()
         self._open_again(assignment, error, over_at)
 
-    def _open_again(
-        self, assignment: TaskAssignment, error: BaseException | None, over_at: int = ANY_COMMIT
-    ) -> None:
+    def _open_again(self, assignment: TaskAssignment, error: BaseException | None, over_at: int = ANY_COMMIT) -> None:
         if self._closing or self._assignments.get(assignment.number) is not assignment:
             return
         reason = str(error)
@@ -489,16 +487,19 @@ class TaskManager:
         if waiting:
             await asyncio.gather(*waiting)
 
+    async def _drop_assignment(self, assignment: TaskAssignment) -> None:
+        """End an assignment that is no longer this worker's."""
+        await self._end_assignment(assignment)
+        self._metrics.revoked(assignment.number)
+
     async def _end_assignment(self, assignment: TaskAssignment) -> None:
         """End an assignment's task; what it has open is delivered if Kafka answers in time."""
         if assignment.opening is not None and not assignment.opening.done():
             assignment.opening.cancel()
         task = assignment.task
         assignment.clear_task()
-        if task is not None:
-            if task.outcome is None:
-                await self._end(task)
-            self._metrics.of(str(assignment.number)).retire()
+        if task is not None and task.outcome is None:
+            await self._end(task)
 
     async def _end(self, task: Task) -> None:
         task.finish()
@@ -511,7 +512,7 @@ class TaskManager:
         """End all tasks, delivering their open epochs."""
         self._closing = True
         assignments, self._assignments = list(self._assignments.values()), {}
-        await asyncio.gather(*(self._end_assignment(assignment) for assignment in assignments))
+        await asyncio.gather(*(self._drop_assignment(assignment) for assignment in assignments))
         for task in list(self._ending):
             await self._end(task)
         if self._unwanted:

@@ -1,7 +1,7 @@
 """Opens the tasks of a worker: decides where each delivers its output and where its input starts, and builds its parts.
 
-`services.worker.worker` makes a `TaskOpener` per plan. `task_manager.TaskManager` calls it in threads. It takes a task
-over before it reads anything of the task: the sink fences the former incarnation, and the task's `Opened` in the
+`services.worker.plan_runner` makes a `TaskOpener` per plan. `task_manager.TaskManager` calls it in threads. It takes a
+task over before it reads anything of the task: the sink fences the former incarnation, and the task's `Opened` in the
 control log voids the promises of that incarnation. Only then do the committed offsets decide where the task starts.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from schemas.errors import BrokerError, StateError
 from services.control.control_log import ControlLog
+from services.control.plan_versions import PlanVersion
 from services.delivery.sink import IdempotentSink, Repair, Sink
 from services.delivery.transactional import TransactionalSink
 from services.kafka.topics import ControlTopics, Lane, TopicAdmin
@@ -51,12 +52,16 @@ class ActivePlan:
         version: of the plan; 0 is the worker's own (`services.control.plan_versions`).
         group: the consumer group of that version.
         spec: of the whole query.
+        statistics: the topic of statistics.
+        plan_version: of a distributed query; None for any other.
     """
 
     version: int
     group: str
     layout: Layout | DistributedLayout
     spec: TaskSpec
+    statistics: str
+    plan_version: PlanVersion | None = None
 
 
 class TaskOpener:
@@ -150,7 +155,9 @@ class TaskOpener:
             sink = self._sink(spec, number, give_up)
             resources.callback(sink.close)
             self._note(number, sink.open())
-            view = self._control.open(number, incarnation, 0 if spec.part is None else self._active.layout.tasks)
+            view = self._control.view
+            if self._kind.takes_part:
+                view = self._control.open(number, incarnation, 0 if spec.part is None else self._active.layout.tasks)
             store = self._store(number)
             if store is not None:
                 resources.callback(store.close)
@@ -178,6 +185,8 @@ class TaskOpener:
                 metrics,
                 parts.feedback,
                 parts.spill,
+                parts.silence,
+                parts.predecessor,
                 self._trim,
             )
             task = Task(context, give_up, changed, ended)
@@ -187,18 +196,22 @@ class TaskOpener:
     def _spill_start(self, number: int, recovery: RecoveryPlan, sink: Sink, log: Log) -> SpillStart | None:
         """What spilling starts with; None if the task has no memory budget and no pending results."""
         settings, (first, following) = self._active.spec.settings, recovery.spilled
-        if settings.budget is None and first == following:
+        if (settings.budget is None and first == following) or not self._kind.spills(number):
             return None
-        if not settings.transactional:
-            raise StateError(
-                f"task {number} has results that are still pending for lack of memory, which could come twice with "
-                f"--guarantee {settings.guarantee}: run it with --guarantee {Guarantee.EXACTLY_ONCE}"
-            )
         if settings.budget is None:
             log.warning("an earlier --memory left results pending: producing them now, without a memory limit")
         lane, budget = (ControlTopics.of(self._active.group).spills, number), settings.budget or UNLIMITED
-        marked = sink.mark_end([lane])[lane] if first < following else 0
-        events = read_log(settings.clients, lane, budget.groups, recovery.spilled, marked)
+        marked = sink.mark_end([lane]).get(lane, 0) if first < following else 0
+        writer = "" if settings.transactional else sink.incarnation
+        events = read_log(
+            settings.clients,
+            lane,
+            budget.groups,
+            recovery.spilled,
+            marked,
+            former=recovery.incarnation,
+            writer=writer,
+        )
         return SpillStart(budget, self._spilled / f"task-{number}", events)
 
     def _recovery(self, spec: TaskSpec, number: int, sink: Sink, store: StateStore | None) -> RecoveryPlan:
@@ -299,5 +312,5 @@ class TaskOpener:
 
 def _points(spec: TaskSpec, lane: Lane) -> int:
     """How many replay points a partition has: one per stream that reads it, or per task that writes it."""
-    given = None if spec.part is None else spec.part.input(lane[0])
-    return len(spec.streams[lane[0]]) if given is None or given.edge is None else given.edge.channels
+    edge = None if spec.part is None else spec.part.inputs(lane[0])[0].edge
+    return len(spec.streams[lane[0]]) if edge is None else edge.channels

@@ -1,105 +1,72 @@
-"""A worker: the Faust app that runs one query's tasks. Entry: `Worker.run`.
+"""A worker: runs one query's tasks, by one version of its plan after the other. Entry: `Worker.run`.
 
-Faust provides the lifecycle, an agent per input topic, consumer group membership and rebalances. The transport delivers
-whole fetches to the agents. The task manager turns assignments into tasks. Weir commits nothing through Faust, and uses
-neither Faust's exactly-once mode nor its tables.
+Each version has a Faust app of its own (`services.worker.plan_runner`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeVar
 
-import faust
 from aiokafka.errors import KafkaError
-from faust.tables.manager import TableManager
-from faust.types import TP
 
-from operators.distributed.decompose import check_distributable
-from operators.feedback.feedback import check_feedback
+from operators.distributed.rows_windows import counted_windows
 from operators.plan.choose import choose_plan
 from operators.plan.plan import parse_plan
+from operators.spill.worker_memory import WorkerMemory
+from schemas import refusals
 from schemas.codecs.encode import check_output_names
 from schemas.errors import BrokerError, StateError, UsageError, WeirError
 from schemas.query import Query
+from services.control.barrier import View
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
-from services.control.plan_versions import PlanVersions
-from services.control.task_statistics import Publisher
+from services.control.plan_versions import PlanVersion, PlanVersions
+from services.control.predecessor import Predecessor
 from services.files.tables import Tables
-from services.kafka.assignor import TaskAssignor
-from services.kafka.records import RecordBatch
-from services.kafka.topics import ControlTopics, OutputTopics, Refused, TopicAdmin
-from services.kafka.transport import Consumer, Transport
-from services.placement.distributed import DistributedLayout, check_distributed_settings
-from services.placement.partition_growth import METADATA_MS, PartitionGrowth
+from services.kafka.topics import OutputTopics, Refused, TopicAdmin
+from services.placement.distributed import DistributedLayout
+from services.placement.partition_growth import PartitionGrowth
 from services.placement.tasks import Layout, check_partition_by, lay_out
 from services.process import memory
 from services.process.decoders import decoder_of
 from services.process.fingerprint import fingerprint
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
-from services.process.settings import Placement, WorkerSettings
+from services.process.settings import Guarantee, Placement, WorkerSettings
 from services.program.distributed_migrations import missing_reports
 from services.recovery.committed_offsets import read_commits
 from services.recovery.state_dir import StateDir
-from services.registry.group_watch import GroupWatch, check_group_settings
+from services.registry.group_watch import GroupWatch
 from services.spill.budget import prepare_memory
 from services.task.spec import GroupWork, TaskSpec, streams_by_topic
-from services.task.spill import check_budget
 from services.worker.connection import Connection
-from services.worker.group_tasks import GroupTasks
 from services.worker.membership import Membership
-from services.worker.operator_tasks import OperatorTasks
-from services.worker.query_tasks import QueryTasks
-from services.worker.task_kind import TaskKind
-from services.worker.task_manager import TaskManager
-from services.worker.task_opener import ActivePlan, TaskOpener
+from services.worker.plan_runner import PlanRunner, WorkerParts
+from services.worker.preparation import Failed, Preparation
+from services.worker.task_opener import ActivePlan
 from services.worker.web import Pages
+
+T = TypeVar("T")
 
 CONTROL_S = 60.0
 """How long reading the control topic may take at the start."""
 
+FORGOTTEN_S = 5.0
+"""For how long Kafka may show older commits of a plan version that is over."""
+
 AGAIN_S = 1.0
 """Pause before Kafka is asked again which plan is in force."""
-
-
-class NoTables(TableManager):  # type: ignore[misc]
-    """Faust's table manager without its pause. Faust waits a second before each start until all tables are declared,
-    and no task starts before. Weir declares no tables."""
-
-    async def on_start(self) -> None:
-        """Start at once."""
-        await self._update_channels()
-        await self.recovery.start()
-
-
-class WeirApp(faust.App):  # type: ignore[misc]
-    """Faust's app, which ends the tasks before the consumer leaves the group.
-
-    Attributes:
-        task_manager: set before the app starts.
-    """
-
-    task_manager: TaskManager
-
-    async def on_stop(self) -> None:
-        """Deliver open epochs, then let Faust stop its consumer."""
-        await self.task_manager.close()
-        await super().on_stop()
-
-    def _on_rebalance_when_stopped(self) -> None:
-        """Do nothing. Faust would close aiokafka's consumer here from the wrong event loop. The consumer would then
-        leave the group only when its session times out, and the other members would wait for it."""
 
 
 class Worker:
@@ -128,19 +95,23 @@ class Worker:
             UsageError: the query cannot run as a service, or the plan is wrong.
         """
         if group:
-            check_group_settings(settings)
+            refusals.check(None, refusals.GROUP, *settings.refusable())
         else:
             _check_query(query)
+            if len(query.sources) == 1:
+                settings = replace(settings, placement=Placement.FUSED)  # it has one operator
+            refusals.check(query, *settings.refusable())
+        self._log = get_log("worker", query=query.name, group=settings.group)
+        if _records_between_tasks(query, settings) and not settings.transactional:
+            self._log.info("tasks record in transactions what they tell each other: results come exactly once")
+            settings = replace(settings, guarantee=Guarantee.EXACTLY_ONCE)
         self._plan = parse_plan(settings.plan, query) if settings.plan else None
-        if settings.jit:
-            check_feedback(query)
         if settings.placement is Placement.PER_OPERATOR:
-            check_distributed_settings(query, settings)
+            if settings.budget is not None:
+                shared = WorkerMemory(settings.budget.limit_bytes)
+                settings = replace(settings, budget=replace(settings.budget, shared=shared))
             # Every worker must distribute the same plan.
             self._plan = self._plan or choose_plan(query)
-            check_distributable(query, self._plan)
-        if settings.budget is not None:
-            check_budget(query, settings)
         self._query = query
         self._group = group
         self._watch: GroupWatch | None = None
@@ -151,14 +122,17 @@ class Worker:
         self._metrics = WorkerMetrics(query.name)
         self._pages = pages or Pages()
         self._pages.query, self._pages.metrics = query.name, self._metrics
-        self._log = get_log("worker", query=query.name, group=settings.group)
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
         self._state: StateDir | None = None
         self._spilled: StateDir | None = None
         self._versions: PlanVersions | None = None
         self._partitions: dict[str, int] = {}
         self._control: ControlLog | None = None
+        self._preparation: Preparation | None = None
+        self._statistics = ""
+        self._scratch = Path()
         self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = threading.Event()
 
@@ -214,7 +188,7 @@ class Worker:
         view = self._control.read_to_end(CONTROL_S)
         group = self._settings.group
         if self._versions is not None:
-            group = self._versions.group(self._versions.current(view))
+            group = self._versions.version(self._versions.current(view), view).group
         lanes = [(topic, number) for topic, count in counts.items() for number in range(count)]
         read_commits(self._settings.clients, group, lanes)
 
@@ -236,24 +210,165 @@ class Worker:
     async def _main(self, statistics: str, scratch: Path) -> None:
         """Run the plan in force over all partitions that exist. A distributed query runs one plan version after the
         other (`services.control.plan_versions`)."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         if self._stopped.is_set():
             self._stop.set()
-        assert self._control is not None
-        for turn in itertools.count():
-            if self._stop.is_set():
-                return
-            active = await self._next_plan(patient=turn > 0)
-            publisher = Publisher(self._control, statistics, self._query.name, active.layout.tasks)
-            await self._run_version(active, publisher, scratch / str(turn))
-            if not self._stop.is_set():
-                self._pages.waits_for("tasks to begin anew")
+        self._statistics, self._scratch = statistics, scratch
+        if self._versions is not None:
+            self._preparation = Preparation(self._versions, self._prepare, self._discard, self._fail, self._log)
+        next_id = ""
+        try:
+            for turn in itertools.count():
+                if self._stop.is_set():
+                    return
+                runner = await self._take_over(next_id) or await self._next_runner(patient=turn > 0)
+                self._pages.runs(runner.task_manager)
+                try:
+                    next_id = await self._until_stopped(runner)
+                finally:
+                    await self._end(runner)
+                if not self._stop.is_set():
+                    self._pages.waits_for("tasks to begin anew")
+        finally:
+            if self._preparation is not None:
+                await self._preparation.close()
 
-    async def _next_plan(self, patient: bool) -> ActivePlan:
-        """The plan to run now.
+    async def _end(self, runner: PlanRunner) -> None:
+        self._pages.waits_for("open epochs to be delivered", "stopping")
+        self._log.info("worker stopping")
+        await runner.stop()
+        if self._state is not None:
+            self._state.remember_member("")
+        self._log.info("worker stopped")
+
+    async def _start(self, active: ActivePlan) -> PlanRunner:
+        """Start to run a version, and return its runner.
+
+        Raises:
+            BrokerError: Kafka does not answer.
+        """
+        version = active.plan_version
+        follows = version is not None and version.prepared
+
+        def load() -> tuple[Predecessor | None, FeedbackLog | None]:
+            predecessor, feedback = self._companions(active, self._fail, follows=follows)
+            if predecessor is not None and not predecessor.wait_until_over(FORGOTTEN_S):
+                predecessor = None  # it ended so long ago that Kafka has forgotten its commits
+            return predecessor, feedback
+
+        predecessor, feedback = await self._in_thread(load)
+        runner = PlanRunner(self._parts(), active, self._scratch_folder(), self._fail, feedback, predecessor)
+        runner.start()
+        return runner
+
+    def _companions(
+        self, active: ActivePlan, fail: Failed, *, follows: bool
+    ) -> tuple[Predecessor | None, FeedbackLog | None]:
+        """Start what a runner needs beside the version itself: what follows the former version, where it `follows`
+        that, and the reader of the feedback topic. Blocks.
+
+        Raises:
+            BrokerError: Kafka does not answer.
+        """
+        control, versions, version = self._control, self._versions, active.plan_version
+        assert control is not None
+        with contextlib.ExitStack() as undo:
+            predecessor = None
+            if follows:
+                assert versions is not None
+                assert version is not None
+                predecessor = Predecessor(versions, version, lambda: control.view, self._on_loop(fail)).start()
+                undo.callback(predecessor.close)
+            feedback = self._feedback_log(active)
+            undo.pop_all()
+        return predecessor, feedback
+
+    def _on_loop(self, fail: Failed) -> Failed:
+        """`fail`, for callers in other threads."""
+        loop = self._loop
+        assert loop is not None
+
+        def report(error: BaseException) -> None:
+            loop.call_soon_threadsafe(fail, error)
+
+        return report
+
+    async def _in_thread(self, blocking: Callable[[], T]) -> T:
+        assert self._loop is not None
+        return await self._loop.run_in_executor(None, blocking)
+
+    def _scratch_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._scratch))
+
+    def _parts(self) -> WorkerParts:
+        """What all versions share."""
+        assert self._control is not None
+        return WorkerParts(
+            self._settings,
+            self._control,
+            self._admin,
+            self._metrics,
+            self._state,
+            self._spilled,
+            self._snapshot_thread,
+            self._accept_loss,
+            self._versions,
+            self._preparation,
+        )
+
+    # --- Versions that are prepared -----------------------------------------------------------------
+
+    async def _prepare(self, version: PlanVersion, failed: Failed) -> tuple[PlanRunner, Callable[[], bool]]:
+        """Make the runner of a proposed version.
+
+        Raises:
+            WeirError: the version cannot be prepared.
+        """
+
+        def load() -> tuple[ActivePlan, Predecessor | None, FeedbackLog | None]:
+            active = self._load(version)
+            return active, *self._companions(active, failed, follows=True)
+
+        active, predecessor, feedback = await self._in_thread(load)
+        assert predecessor is not None
+        follower = predecessor
+        runner = PlanRunner(
+            self._parts(), active, self._scratch_folder(), failed, feedback, predecessor, in_force=False
+        )
+        return runner, lambda: follower.ready
+
+    async def _discard(self, version: PlanVersion) -> None:
+        """Delete what is left of a version that was not agreed on."""
+        await self._in_thread(lambda: self._delete(version))
+
+    def _delete(self, version: PlanVersion) -> None:
+        """Delete the topics and this worker's tables of a version."""
+        assert self._versions is not None
+        with contextlib.suppress(BrokerError):
+            self._admin.delete(self._versions.topics(version))
+        if self._state is not None:
+            self._state.forget(version.group)
+
+    async def _take_over(self, id_: str) -> PlanRunner | None:
+        """The runner of the version that a request has brought into force, if it was prepared here."""
+        runner = None if self._preparation is None else await self._preparation.take_over(id_)
+        if runner is not None and self._control is not None:
+            number, view = runner.active.version, self._control.view
+            self._control.append(*missing_reports(view, number))
+            await self._in_thread(lambda: self._delete_older(number, view))
+        return runner
+
+    def _delete_older(self, number: int, view: View) -> None:
+        """Delete what is left of the version before the one before this. A slower worker may still ask for the commits
+        of the version before this one, but not of older ones."""
+        if number > 1 and self._versions is not None:
+            self._delete(self._versions.version(number - 2, view))
+
+    async def _next_runner(self, patient: bool) -> PlanRunner:
+        """Start to run the plan that is in force.
 
         Args:
             patient: try again while Kafka does not answer; for a worker that has already run a plan.
@@ -264,7 +379,9 @@ class Worker:
         assert self._stop is not None
         while True:
             try:
-                return self._load_plan()  # blocks: nothing else runs on the loop now
+                active = self._load_plan()  # blocks: nothing else runs on the loop now
+                id_ = "" if active.plan_version is None else active.plan_version.id
+                return await self._take_over(id_) or await self._start(active)
             except BrokerError as error:
                 if not patient or self._stop.is_set():
                     raise
@@ -273,24 +390,27 @@ class Worker:
 
     def _load_plan(self) -> ActivePlan:
         """The plan to run now; creates the topics that it needs."""
-        settings, control, version, since = self._settings, self._control, 0, 0
+        control, versions = self._control, self._versions
         assert control is not None
+        if versions is None:
+            return self._load(None)
+        view = control.read_to_end(CONTROL_S)
+        number = versions.current(view)
+        found = self._load(versions.version(number, view))
+        if number > 0:
+            control.append(*missing_reports(view, number))
+        self._delete_older(number, view)
+        return found
+
+    def _load(self, version: PlanVersion | None) -> ActivePlan:
+        """Create the topics of a version of a distributed plan, or of a plan in one task."""
+        settings = self._settings
         layout: Layout | DistributedLayout = lay_out(self._query, self._partitions)
         group, plan = settings.group, self._plan
-        if self._versions is not None:
-            view = control.read_to_end(CONTROL_S)
-            version = self._versions.current(view)
-            group, plan = self._versions.group(version), self._versions.plan(version, view)
-            layout = self._versions.layout(version, view)
+        if version is not None and self._versions is not None:
+            group, plan = version.group, version.plan
+            layout = self._versions.layout(version)
             self._admin.internal(layout.internal, settings.replication)
-            if version > 0:
-                since = view.changes[version - 1].cut
-                control.append(*missing_reports(view, version))
-            if version > 1:
-                # A slower worker may still ask for the commits of the version before this one, but not of older ones.
-                gone = ControlTopics.of(self._versions.group(version - 2))
-                internal = self._versions.layout(version - 2, view).internal
-                self._admin.delete([*internal, gone.feedback, gone.transactions])
         if settings.budget is not None:
             self._admin.spills(group, layout.tasks, settings.replication)
         if settings.transactional:
@@ -304,11 +424,22 @@ class Worker:
             cluster=self._admin.cluster_id(),
             topics=outputs,
             settings=settings,
-            since=since,
             tables=self._tables,
             group=self._group_work(outputs, layout.sinks) if self._group else None,
         )
-        return ActivePlan(version, group, layout, spec)
+        return ActivePlan(0 if version is None else version.number, group, layout, spec, self._statistics, version)
+
+    def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
+        """Start to read the feedback topic of a distributed query; None if there is none."""
+        settings, control = self._settings, self._control
+        assert control is not None
+        version = active.plan_version
+        on_demand = version is not None and version.on_demand
+        wanted = on_demand or settings.jit or settings.has_idle_timeout(self._query) or settings.budget is not None
+        if self._versions is None or not wanted:
+            return None
+        topic = self._admin.feedback(active.group, settings.replication)
+        return FeedbackLog(settings.clients, topic, f"{settings.client_id}-{active.group}", control).start()
 
     def _group_work(self, outputs: OutputTopics, tasks: int) -> GroupWork:
         """What the tasks of a group need. From here on the worker follows the registry."""
@@ -319,134 +450,50 @@ class Worker:
         self._watch = GroupWatch(settings.clients, self._query, outputs, tasks, settings.replication).start()
         return GroupWork(self._watch, members)
 
-    async def _run_version(self, active: ActivePlan, publisher: Publisher, scratch: Path) -> None:
-        """Run one plan until the worker is stopped or another plan takes over."""
-        loop = asyncio.get_running_loop()
-        layout, spec, settings = active.layout, active.spec, self._settings
-        app = self._app(active.group, scratch)
-        assert self._control is not None
-        folder = self._spilled or self._state
-        spilled = scratch / "spilled" if folder is None else folder.spill_folder(active.group)
-        shutil.rmtree(spilled, ignore_errors=True)  # a process that was killed could not delete it
-        feedback = self._feedback_log(active)
-        opener = TaskOpener(
-            active,
-            self._task_kind(active, publisher, feedback),
-            self._control,
-            self._admin,
-            self._metrics,
-            self._state,
-            spilled,
-            self._snapshot_thread,
-            lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),
-            self._accept_loss,
-        )
-        task_manager = TaskManager(spec, layout, self._metrics, opener, opener.wipe, self._fail)
-        app.task_manager = task_manager
-        transport = self._transport(app, task_manager, layout)
-        app.transport = transport
-        consumer = cast(Consumer, app.consumer)
-        task_manager.consumer = consumer
-        _agents(app, sorted(layout.partitions), task_manager)
-
-        @app.on_partitions_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
-        async def settle(app: Any, revoked: set[TP], **kwargs: Any) -> None:
-            await task_manager.settle()
-
-        @app.on_rebalance_complete.connect(weak=False)  # type: ignore[untyped-decorator]
-        async def assigned(app: Any, **kwargs: Any) -> None:
-            await task_manager.assigned(consumer.assignment())
-
-        self._log.info(
-            "worker starting",
-            tasks=layout.tasks,
-            partitioned=layout.copartitioned,
-            placement=settings.placement,
-            version=active.version,
-            guarantee=settings.guarantee,
-            state=str(self._state.path) if self._state else "none",
-        )
-        self._pages.runs(task_manager)
-        watcher = loop.create_task(task_manager.watch())
-        starter = loop.create_task(app.start())
-        try:
-            await self._until_stopped(app, starter, consumer, active)
-        finally:
-            watcher.cancel()
-            self._pages.waits_for("open epochs to be delivered", "stopping")
-            self._log.info("worker stopping")
-            await app.stop()
-            starter.cancel()
-            if feedback is not None:
-                feedback.close()
-            if self._state is not None:
-                self._state.remember_member("")
-            self._log.info("worker stopped")
-
-    def _task_kind(self, active: ActivePlan, publisher: Publisher, feedback: FeedbackLog | None) -> TaskKind:
-        """What builds the tasks of a plan."""
-        spec, layout, control = active.spec, active.layout, self._control
-        assert control is not None
-        if spec.group is not None:
-            return GroupTasks(spec, spec.group, layout.sinks, self._admin)
-        if isinstance(layout, Layout):
-            return QueryTasks(spec, layout.tasks, control, publisher)
-        versions, plan = self._versions, spec.plan
-        assert versions is not None
-        assert plan is not None
-        return OperatorTasks(spec, plan, layout, active.version, versions, control, publisher, feedback)
-
-    def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
-        """Start to read the feedback topic of a distributed query; None if there is none."""
-        if self._versions is None or self._control is None or not self._settings.jit:
-            return None
-        topic = self._admin.feedback(active.group, self._settings.replication)
-        name = f"{self._settings.client_id}-{active.group}"
-        return FeedbackLog(self._settings.clients, topic, name, self._control).start()
-
-    async def _replaced(self, active: ActivePlan, task_manager: TaskManager) -> bool:
-        """True when another plan has taken over from the active one. Kafka is asked only when all tasks of this worker
-        have ended."""
+    async def _replaced(self, runner: PlanRunner) -> str:
+        """The request for the plan that has taken over from this one; empty if none has. Kafka is asked only when all
+        tasks of this worker have ended."""
         if self._versions is None or self._control is None:
-            return False
-        view, versions = self._control.view, self._versions
-        if len(view.changes) <= active.version or not task_manager.ended():
-            return False
+            return ""
+        view, versions, number = self._control.view, self._versions, runner.active.version
+        if len(view.changes) <= number or not runner.task_manager.ended():
+            return ""
 
         def has_taken_over() -> bool:
-            return versions.over(active.version, view) or versions.begun(active.version + 1, view)
+            return versions.over(number, view) or versions.begun(number + 1, view)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, has_taken_over)
+            over = await self._in_thread(has_taken_over)
         except BrokerError:
-            return False  # asked again soon
+            return ""  # asked again soon
+        return view.changes[number].id if over else ""
 
-    async def _until_stopped(
-        self, app: WeirApp, starter: asyncio.Task[None], consumer: Consumer, active: ActivePlan
-    ) -> None:
+    async def _until_stopped(self, runner: PlanRunner) -> str:
         """Wait for a signal, a failed task, a crash of the app, another plan, new partitions or a group that does
         not answer.
 
         Meanwhile store this worker's member id, so that a later process can make it leave the group.
+
+        Returns:
+            The request for the plan that has taken over; empty if none has.
         """
         assert self._stop is not None
-        stored_member = ""
+        assert self._control is not None
+        stored_member, consumer, manager = "", runner.consumer, runner.task_manager
         connection = Connection(self._admin, self._settings, self._pages, self._log)
         membership = Membership(connection.ask)
         distributed = self._versions is not None
-        growth = PartitionGrowth(
-            self._admin, self._query, self._partitions, distributed=distributed, log=self._log
-        )
+        growth = PartitionGrowth(self._admin, self._query, self._partitions, distributed=distributed, log=self._log)
         while not self._stop.is_set():
             try:
                 async with asyncio.timeout(0.2):
                     await self._stop.wait()
             except TimeoutError:
                 pass
-            if starter.done() and not starter.cancelled() and starter.exception() is not None:
-                self._fail(cast(BaseException, starter.exception()))
-            elif app.crashed:
-                self._fail(app.crash_reason or BrokerError("the consumer ended unexpectedly"))
+            if (failure := runner.failure()) is not None:
+                self._fail(failure)
+            if self._preparation is not None:
+                await self._preparation.look(self._control.view)
             for log in (self._control, self._watch):
                 if log is not None and log.refused is not None:
                     self._fail(log.refused)
@@ -459,20 +506,21 @@ class Worker:
             if self._state is not None and member and member != stored_member:
                 self._state.remember_member(member)
                 stored_member = member
-            assigned = app.task_manager.generation == generation and not consumer.is_joining()
+            assigned = manager.generation == generation and not consumer.is_joining()
             if membership.is_lost(assigned, generation):
                 self._log.warning("the consumer group does not answer, joining anew")
                 self._log.info("state of the membership before", client=consumer.describe_membership())
-                return
-            if await self._replaced(active, app.task_manager):
-                self._log.info("another plan takes over", version=active.version + 1)
-                return
+                return ""
+            if next_id := await self._replaced(runner):
+                self._log.info("another plan takes over", version=runner.active.version + 1)
+                return next_id
             try:
-                if (found := growth.check(app.task_manager.assignment_count)) is not None:
+                if (found := growth.check(manager.assignment_count)) is not None:
                     self._partitions = found
-                    return
+                    return ""
             except StateError as error:
                 self._fail(error)
+        return ""
 
     def _fail(self, error: BaseException) -> None:
         """Stop the worker because of `error`; only the first error counts."""
@@ -488,54 +536,15 @@ class Worker:
         if self._stop is not None:
             self._stop.set()
 
-    # --- Faust --------------------------------------------------------------------------------------
 
-    def _app(self, group: str, scratch: Path) -> WeirApp:
-        settings = self._settings
-        app = WeirApp(
-            group,
-            broker=f"kafka://{settings.clients.servers()[0]}",
-            datadir=str(scratch),
-            key_serializer="raw",
-            value_serializer="raw",
-            web_enabled=False,  # `services.worker.web` serves before the app starts and after it ends
-            stream_wait_empty=False,
-            topic_allow_declare=False,
-            topic_disable_leader=True,
-            broker_client_id=f"{settings.client_id}-{group}",
-            broker_session_timeout=settings.session_timeout_ms / 1000,
-            broker_heartbeat_interval=settings.session_timeout_ms / 4000,
-            broker_rebalance_timeout=30.0,
-            broker_request_timeout=40.0,
-            consumer_max_fetch_size=1 << 20,
-            consumer_metadata_max_age_ms=METADATA_MS,
-            TableManager=NoTables,
-        )
-        app.boot_strategy.enable_kafka_producer = False
-        return app
+def _records_between_tasks(query: Query, settings: WorkerSettings) -> bool:
+    """Whether the tasks of a distributed query tell each other what must be recorded together with results.
 
-    def _transport(self, app: WeirApp, task_manager: TaskManager, layout: Layout | DistributedLayout) -> Transport:
-        clients = self._settings.clients
-        transport = Transport(app.conf.broker_consumer, app)
-        transport.flow = task_manager
-        transport.assignor = TaskAssignor(layout.set_of, task_manager.running_tasks, layout.name)
-        transport.bootstrap_servers = clients.servers()
-        transport.security = clients.aiokafka()
-        transport.former_member = self._state.member() if self._state else ""
-        return transport
-
-
-def _agents(app: WeirApp, topics: list[str], task_manager: TaskManager) -> None:
-    """Declare one agent per input topic, which hands each fetch to the task manager."""
-    for topic in topics:
-
-        async def feed(stream: AsyncIterator[RecordBatch]) -> None:
-            async for batch in stream:
-                task_manager.deliver(batch)
-
-        # Without acks Faust keeps no offsets of its own.
-        channel = app.topic(topic, acks=False, key_serializer="raw", value_serializer="raw")
-        app.agent(channel, name=f"feed.{topic}")(feed)
+    That is what they withhold and what comes late, which no reader could tell from a repetition, and how many tuples
+    they have counted.
+    """
+    distributed = settings.placement is Placement.PER_OPERATOR
+    return distributed and (settings.jit or settings.budget is not None or bool(counted_windows(query)))
 
 
 def _check_query(query: Query) -> None:

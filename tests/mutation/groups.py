@@ -120,7 +120,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "groups/sharing.py": (
         ("return executor == JUGGLER", "return True"),
-        ("    except UsageError:\n        return False", "    except UsageError:\n        return True"),
+        ("return not refusals.objection(query, refusals.SHARED)", "return True"),
     ),
 }
 

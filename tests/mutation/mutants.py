@@ -172,7 +172,7 @@ MUTANTS: list[Mutant] = [
         ("((first, rest), (rest, first))", "((rest, first),)"),
         ('side="right" if before else "left"', 'side="left"'),
         ('side="right" if before else "left"', 'side="right"'),
-        ("known = self.stores[counted].hi - 1", "known = self.stores[counted].hi"),
+        ("self.stores[counted].hi - 1 for counted", "self.stores[counted].hi for counted"),
         ("                for k in by[1:]:", "                for k in by[2:]:"),
         (
             "if cut is None else store.first_at(cut)) - self.rows_windows[alias]",

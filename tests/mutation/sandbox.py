@@ -106,6 +106,7 @@ FIRST = {
 _AGGREGATES = ["aggregate/test_aggregate.py", "aggregate/test_aggregate_properties.py"]
 _DISTRIBUTED = [
     "distributed/test_distributed_feedback.py",
+    "distributed/test_on_demand.py",
     "distributed/test_replay_history.py",
     "distributed/test_distributed.py",
 ]
@@ -115,7 +116,9 @@ for _tests_of_files in (
     dict.fromkeys(GROUPS, GROUPS_TESTS),
     JUGGLER_TESTS,
     MEMORY_TESTS,
-    dict.fromkeys(PLACED, _DISTRIBUTED) | {"distributed/payoff.py": ["distributed/test_payoff.py"]},
+    dict.fromkeys(PLACED, _DISTRIBUTED)
+    | {"distributed/payoff.py": ["distributed/test_payoff.py"]}
+    | {file: ["state/test_numbered.py", *_DISTRIBUTED] for file in ("engine/numbered.py", "state/numbered.py")},
     SPILL_TESTS,
     SPILLING_TESTS,
     SPILL_LOG_TESTS,

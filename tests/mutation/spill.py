@@ -10,6 +10,7 @@ from __future__ import annotations
 
 SPILL: dict[str, tuple[tuple[str, str], ...]] = {
     "spill/productivity.py": (
+        ("heights[k] + 1 for k", "heights[k] for k"),
         ("if inner <= outer]", "if inner == outer]"),
         ("            if key not in known:", "            if len(known) < 2:"),
         ("minlength=len(below) * self.groups).reshape(len(below), self.groups) * (n / m)",
@@ -30,16 +31,23 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("candidates.output / candidates.size_bytes", "candidates.local / candidates.size_bytes"),
         ("(candidates.size_bytes + candidates.inter_bytes)", "candidates.size_bytes"),
         ("(candidates.size_bytes + candidates.inter_bytes)", "(1.0 + candidates.inter_bytes)"),
-        ("_ascending(candidates, candidates.heights, _random_words(candidates))",
-         "_ascending(candidates, _random_words(candidates))"),
-        ("_ascending(candidates, candidates.heights, _random_words(candidates))",
-         "_ascending(candidates, candidates.heights)"),
+        ("candidates.heights.astype(np.float64)", "0.0 * candidates.heights.astype(np.float64)"),
+        ("Strategy(height, random=True)", "Strategy(height)"),
         ("(np.full(len(candidates), candidates.spill_number), candidates.joins,", "(candidates.joins,"),
         ('side="left")) + 1', 'side="right")) + 1'),
         ('side="left")) + 1', 'side="left"))'),
         ("candidates.joins, -candidates.size_bytes]", "candidates.joins, candidates.size_bytes]"),
         ("[candidates.groups, candidates.joins,", "[candidates.joins,"),
-        ("heights[k] + 1 for k", "heights[k] for k"),
+    ),
+    "spill/worker_memory.py": (
+        ("int(own_sizes[own < last].sum() + share *", "int(share *"),
+        ("share * own_sizes[own == last].sum())", "own_sizes[own == last].sum())"),
+        ("sizes[scores < last].sum()", "sizes[scores <= last].sum()"),
+        ("        if wanted_bytes >= sizes.sum():\n            return int(own_sizes.sum())\n", ""),
+        ("        self._shares.pop(share, None)\n", "        pass\n"),
+        ("sum(share.used_bytes for share in list(self._shares))", "next(iter(self._shares)).used_bytes"),
+        ("[own.candidates, *(share.candidates for share in list(self._shares) if share is not own)]",
+         "[share.candidates for share in list(self._shares)]"),
     ),
     "spill/ledger.py": (
         ("if j == join), default=END)", "if j == join), default=FOREVER)"),
@@ -69,5 +77,6 @@ SPILL_TESTS: dict[str, list[str]] = {
     "spill/ledger.py": ["spill/test_ledger.py", "spill/test_spill_properties.py"],
     "spill/exchange.py": ["spill/test_exchange.py"],
     "spill/strategies.py": ["spill/test_spill_strategies.py"],
+    "spill/worker_memory.py": ["spill/test_worker_memory.py"],
 }
 """Of each file, the tests most likely to notice."""

@@ -30,7 +30,6 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("            if alias not in sources.tables\n", ""),
         ("return load_tables((Stairs", "return ((Stairs"),
     ),
-    "migration/strategies.py": (("if source.endless:", "if source.window.kind == 'UNBOUNDED':"),),
     "migration/jisc/strategy.py": ((" or aliases <= self.sources.tables", ""),),
     "migration/hybmig.py": (
         ("            if frozenset(top.aliases) in static:\n                continue\n", ""),

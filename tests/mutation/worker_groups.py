@@ -33,7 +33,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "services/program/group_program.py": (
         ("found, self._found = self._found, {}", "found = self._found"),
         ("encoded, self._members.records()", "encoded, []"),
-        ("return self._members.has_changes", "return False"),
+        ("return self._members.must_commit", "return False"),
         ("return any(len(found)", "return all(len(found)"),
         ("metrics.member(topic).inc(results)", "metrics.member(topic).inc()"),
     ),

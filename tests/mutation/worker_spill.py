@@ -21,7 +21,7 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("folder / uuid.uuid4().hex[:12]", "folder"),
         ("            shutil.rmtree(own, ignore_errors=True)\n", ""),
         ("        shutil.rmtree(self.blocks.path, ignore_errors=True)", "        pass"),
-        ("late, self._late = self._late, []", "late = self._late"),
+        ("late, self._late = [*self._late, *self._found()], []", "late, self._late = self._late, []"),
         ("min((ended - now) / CLEANUP_SHARE, MAX_REST_S)", "(ended - now) / CLEANUP_SHARE"),
         ("events[-1].settled if events else END", "END"),
         ("self._plan())", '"")'),

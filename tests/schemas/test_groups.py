@@ -134,17 +134,20 @@ def test_adding_and_dropping_a_query_leaves_the_inputs_of_the_others() -> None:
 @pytest.mark.parametrize(
     ("select", "why"),
     [
-        ("SELECT COUNT(*) AS n FROM blood B [ROWS 5] EMIT EVERY 1 SECOND", "query 'q1' has aggregates over a window"),
+        (
+            "SELECT COUNT(*) AS n FROM blood B [ROWS 5] EMIT EVERY 1 SECOND",
+            "a shared operator does not go with aggregates over",
+        ),
         (
             "SELECT B.patient FROM blood B [RANGE 1 SECOND] EXCEPT temp T [RANGE 1 SECOND] ON B.patient = T.patient",
-            "query 'q1' subtracts with EXCEPT",
+            "a shared operator does not go with EXCEPT",
         ),
     ],
 )
 def test_what_a_group_cannot_take_is_said_in_a_line(select: str, why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)) as error:
         group(select)
-    assert str(error.value).splitlines()[0].endswith("must run standalone")
+    assert str(error.value).splitlines()[0].endswith("run it standalone")
 
 
 def test_queries_that_do_not_go_together_are_refused() -> None:

@@ -30,9 +30,10 @@ Log = Mapping[tuple[str, int], Sequence[tuple[int, bytes | None]]]
 
 @dataclass(frozen=True)
 class Stay:
-    """The run of a query of a group, as the group reports it: results from `began` on and before `ended`, over tuples
-    with ts >= `since` by alias."""
+    """The run of a query of a group in one task, as the task reports it: results from `began` on and before `ended`,
+    over tuples with ts >= `since` by alias."""
 
+    task: int
     sink: str
     text: str
     began: int
@@ -101,7 +102,8 @@ class Truth:
             for sink in {stay.sink for stay in stays}:
                 self.expected.results[sink] = Counter()
             for stay in stays:
-                rows = self.results(stay.text, stay.sink, stay.since)
+                only = stay.task if self.scenario.partition_by else None
+                rows = self.results(stay.text, stay.sink, stay.since, only)
                 last = self.end + 1 if stay.ended is None else stay.ended
                 self.expected.results[stay.sink] += canonical(r for r in rows if stay.began <= r["_ts"] < last)
             return self.expected
@@ -110,10 +112,13 @@ class Truth:
         self.expected.results[sink] = canonical(row for row in rows if row["_ts"] <= self.end)
         return self.expected
 
-    def results(self, text: str, sink: str, since: Mapping[str, int]) -> list[Row]:
-        """All results of one query over the input, those of the closing tuples too."""
+    def results(self, text: str, sink: str, since: Mapping[str, int], only: int | None = None) -> list[Row]:
+        """All results of one query over the input, or over one partition of it; those of the closing tuples too."""
         (query,) = [one for one in parse_program(text).queries if one.sink == sink]
-        streams = oracle.in_order(query, self.rows)
+        given = self.rows
+        if only is not None:
+            given = {name: [rows if n == only else [] for n, rows in enumerate(parts)] for name, parts in given.items()}
+        streams = oracle.in_order(query, given)
         if query.subtracted:
             return changes(query, streams)
         found = [bound for bound in combinations(query, streams) if all(bound[a].ts >= ts for a, ts in since.items())]
@@ -222,13 +227,13 @@ def _free(begin: int, end: int, blocked: list[tuple[int, int]]) -> list[tuple[in
 
 
 def stays(members: Iterable[bytes]) -> tuple[list[Stay], list[str]]:
-    """The runs of a group's queries, by the newest record of each registration; and the errors of queries that the
-    group could not take."""
-    last: dict[str, dict[str, Any]] = {}
+    """The runs of a group's queries, by the newest record of each registration in each task; and the errors of queries
+    that the group could not take."""
+    last: dict[tuple[str, int], dict[str, Any]] = {}
     for value in members:
         message = json.loads(value)
         if message.get("text"):
-            last[message["id"]] = message
+            last[message["id"], message["task"]] = message
     found, wrong = [], []
     for message in last.values():
         if message.get("began") is None:
@@ -237,5 +242,7 @@ def stays(members: Iterable[bytes]) -> tuple[list[Stay], list[str]]:
         since = message.get("since") or {}
         if any(ts > message["began"] for ts in since.values()):
             wrong.append(f"{message['name']} began at {message['began']} and sees less than what came then: {since}")
-        found.append(Stay(message["name"], message["text"], message["began"], message.get("ended"), since))
+        found.append(
+            Stay(message["task"], message["name"], message["text"], message["began"], message.get("ended"), since)
+        )
     return found, wrong

@@ -34,6 +34,7 @@ KINDS = {
 
 STRATEGIES = ("moving-state", "parallel-track", "hybmig", "hybmig-bsc", "jisc", "gms", "gpt", "ghm", "auto")
 OF_DIFFERENCE = ("jisc", "moving-state", "gms", "gpt")
+OF_DISTRIBUTED = ("moving-state", "hybmig-bsc", "jisc", "jisc", "auto")
 SPILLS = tuple(SPILL_STRATEGIES)
 ALIASES = "ABCD"
 COLUMNS = "n BIGINT, k BIGINT, v BIGINT, x DOUBLE, s STRING, at TIMESTAMP"
@@ -144,14 +145,14 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
     kind = only or rng.choices(list(KINDS), list(KINDS.values()))[0]
     base = kind
     if kind == "at-least-once":
-        base = rng.choice(["join", "partitioned", "except", "aggregate"])
+        base = rng.choice(["join", "partitioned", "except", "aggregate", "placed"])
     group = base.startswith("group")
     streams = 2 if base == "except" and rng.random() < 0.5 else rng.choice([2, 3, 3, 4])
     if base in ("migrate", "placed"):
         streams = max(streams, 3) if base == "migrate" else streams
     topology = rng.choice(["chain", "star", "clique"])
     often = base in ("placed", "migrate", "budget", "aggregate")
-    partition_by = base == "partitioned" or (often and rng.random() < 0.3)
+    partition_by = base == "partitioned" or ((often or group) and rng.random() < 0.3)
     edges = _edges(rng, streams, topology, one_column=partition_by or topology == "clique" or base == "except")
     partitions = rng.choice([1, 2, 3]) if not partition_by else rng.choice([2, 3, 4])
     window_ms = rng.choice([500, 1000, 1500, 2500])
@@ -176,7 +177,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
     at_least_once = kind == "at-least-once"
     if at_least_once:
         options += ["--guarantee", "at-least-once"]
-    placed = base == "placed" or (base == "migrate" and rng.random() < 0.25)
+    placed = base == "placed" or (base in ("migrate", "rows", "except", "aggregate") and rng.random() < 0.25)
     plans = _plans(rng, ALIASES[:streams], edges)
     if not group and base not in ("except",) and rng.random() < 0.5:
         options += ["--plan", rng.choice(plans)]
@@ -184,9 +185,11 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         options += ["--placement", "per-operator"]
         if not partition_by:
             options += ["--operator-partitions", str(rng.choice([1, 2, 3]))]
-    if not group and base != "except" and rng.random() < 0.35:
+    jit = rng.random() < 0.35
+    if jit:
         options += ["--jit", "on"]
-    budget = base in ("budget", "group-budget") or (base in ("rows", "migrate") and not placed and rng.random() < 0.2)
+    may_spill = base in ("rows", "migrate", "placed", "except", "aggregate")
+    budget = base in ("budget", "group-budget") or (may_spill and rng.random() < 0.2)
     if budget:
         options += ["--memory", rng.choice(["1KiB", "64KiB", "128KiB", "256KiB"])]
         if not group:
@@ -197,12 +200,9 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
     proxied, clock = rng.random() < 0.5, rng.random() < 0.2
     workers = rng.choice([1, 1, 2, 3]) if not placed else rng.choice([1, 2, 3])
     state = rng.choice(["own", "own", "shared", "none"])
-    if base == "migrate" or not migrates:
-        strategies: tuple[str, ...] = ("moving-state",) if placed else STRATEGIES
-    else:
-        strategies = STRATEGIES
-    if base == "except":
-        strategies = OF_DIFFERENCE
+    strategies = OF_DIFFERENCE if base == "except" else STRATEGIES
+    if placed:
+        strategies = ("moving-state", "auto") if base == "except" else OF_DISTRIBUTED
     wanted = _faults(
         rng, seconds, brokers, workers, session_s, state, proxied, clock,
         plans=plans if migrates else [],
@@ -311,7 +311,7 @@ def _selects(
         where = f" WHERE {' AND '.join(extra)}" if extra else ""
         return {"q": f"SELECT A.n AS a, A.k AS k FROM sa A [{windows[0]}]{where} {' '.join(parts)}"}
     if base.startswith("group"):
-        return _group_selects(rng, streams, window_ms, edges)
+        return _group_selects(rng, streams, window_ms, edges, partition_by)
     froms = ", ".join(f"s{a.lower()} {a} [{window}]" for a, window in zip(aliases, windows, strict=True))
     conditions = [f"{aliases[a]}.{c} = {aliases[b]}.{c}" for a, b, c in edges] + list(extra)
     rng.shuffle(conditions)
@@ -333,7 +333,7 @@ def _selects(
 
 
 def _group_selects(
-    rng: random.Random, streams: int, window_ms: int, edges: tuple[tuple[int, int, str], ...]
+    rng: random.Random, streams: int, window_ms: int, edges: tuple[tuple[int, int, str], ...], partition_by: bool
 ) -> dict[str, str]:
     """A first file that reads all streams, and queries that are registered later."""
     found = {}
@@ -350,7 +350,8 @@ def _group_selects(
         conditions = [f"{ALIASES[a]}.{c} = {ALIASES[b]}.{c}" for a, b, c in used]
         conditions += rng.choice([[], [f"A.x > {rng.choice([0, 50])}"], [f"A.v < {ALIASES[count - 1]}.v"]])
         listed = ", ".join(f"{a}.n AS {a.lower()}" for a in ALIASES[:count])
-        found[name] = f"SELECT {listed} FROM {froms} WHERE {' AND '.join(conditions)}"
+        ends = f" PARTITION BY {', '.join(f'{a}.k' for a in ALIASES[:count])}" if partition_by else ""
+        found[name] = f"SELECT {listed} FROM {froms} WHERE {' AND '.join(conditions)}{ends}"
     return found
 
 

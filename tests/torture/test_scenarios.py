@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.groups import check_member
+from schemas import refusals
 from schemas.language.program import parse_program
 from services.process.security import KafkaClients
 from services.process.settings import Guarantee, Placement, WorkerSettings
@@ -59,7 +59,7 @@ def test_only_what_weir_takes_is_drawn() -> None:
             assert len(queries) == 3
             for name, select in scenario.selects.items():
                 (query,) = parse_program(f"{scenario.declarations('t')}INSERT INTO '{name}'\n{select}").queries
-                check_member(query)
+                refusals.check(query, refusals.SHARED)
                 assert query.aggregation is None
         Worker(queries[0], settings_of(scenario), group=scenario.group)
 

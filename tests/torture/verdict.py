@@ -59,13 +59,15 @@ class Judge:
         return [r.value for r in read_topic(self._world.client, self._world.members) if r.value is not None]
 
     def begun(self) -> bool:
-        """Whether exactly the registered queries run in the group."""
+        """Whether exactly the registered queries run in every task of the group."""
         try:
             found, _ = stays(self._members())
         except (KafkaException, AssertionError):
             return False
-        running = {stay.sink: stay.text for stay in found if stay.ended is None}
-        return running == self._world.registered
+        scenario, registered = self._world.scenario, self._world.registered
+        tasks = scenario.partitions if scenario.partition_by else 1
+        running = {(stay.task, stay.sink): stay.text for stay in found if stay.ended is None}
+        return running == {(task, sink): text for task in range(tasks) for sink, text in registered.items()}
 
     def stays(self) -> list[Stay]:
         """The runs of queries, as the group reports them."""

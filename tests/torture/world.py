@@ -7,6 +7,7 @@ ended by itself. `Watch` notes when anything last made progress: all deadlines o
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -135,12 +136,15 @@ class World:
         """The consumer group."""
         return f"weir-{self.stem}"
 
-    @property
-    def groups(self) -> list[str]:
-        """The consumer group, and those of later plans where joins are distributed."""
-        placed = "per-operator" in self.scenario.options
-        changes = sum(fault.kind == "migrate" for fault in self.scenario.faults) if placed else 0
-        return [self.group, *(f"{self.group}.v{n}" for n in range(1, changes + 1))]
+    def groups(self) -> set[str]:
+        """The consumer group, and those of later plans where joins are distributed; only the former where Kafka does
+        not answer."""
+        found = {self.group}
+        if "per-operator" in self.scenario.options:
+            with contextlib.suppress(KafkaException):
+                known = self.admin.list_consumer_groups(request_timeout=5).result().valid
+                found |= {one.group_id for one in known if one.group_id.startswith(f"{self.group}.v")}
+        return found
 
     @property
     def sinks(self) -> list[str]:
@@ -447,9 +451,7 @@ class Watch:
         """The ends of the input; empty while Kafka does not answer."""
         lanes = self._world.lanes
         try:
-            answers = self._world.admin.list_offsets(
-                {lane: OffsetSpec.latest() for lane in lanes}, request_timeout=5
-            )
+            answers = self._world.admin.list_offsets({lane: OffsetSpec.latest() for lane in lanes}, request_timeout=5)
             return {(lane.topic, lane.partition): int(answer.result().offset) for lane, answer in answers.items()}
         except KafkaException:
             with contextlib.suppress(KafkaException):
@@ -466,13 +468,16 @@ class Watch:
         self.moves.append(self.moved_s)
 
     def _commits(self) -> None:
-        consumers = [
-            Consumer({**self._world.client, "group.id": group, "enable.auto.commit": False})
-            for group in self._world.groups
-        ]
+        consumers: dict[str, Consumer] = {}
+        looked = -math.inf
         while not self._stop.wait(0.15):
+            if time.monotonic() - looked > 1.0:
+                looked = time.monotonic()
+                for group in self._world.groups() - consumers.keys():
+                    client = {**self._world.client, "group.id": group, "enable.auto.commit": False}
+                    consumers[group] = Consumer(client)
             now = dict(self.taken)
-            for consumer in consumers:
+            for consumer in consumers.values():
                 try:
                     for found in consumer.committed(self._world.lanes, 3):
                         if found.error is None and found.offset > now.get((found.topic, found.partition), 0):
@@ -484,7 +489,7 @@ class Watch:
             if now != self.taken:
                 self.taken = now
                 self._moved()
-        for consumer in consumers:
+        for consumer in consumers.values():
             consumer.close()
 
     def _outputs(self) -> None:

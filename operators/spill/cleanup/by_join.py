@@ -15,6 +15,7 @@ import numpy as np
 from operators.data.evaluate import Resolve
 from operators.data.keys import key_hashes
 from operators.data.tuples import FOREVER, Tuples
+from operators.difference.longest_match import WindowStores
 from operators.join.binary_join import BinaryJoin
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32
@@ -45,6 +46,9 @@ MERGED_TUPLES = 1 << 16
 LATE_BYTES = 4 * 1024 * 1024
 """Pending results that wait in memory for the join above, at most; twice as many for a short time."""
 
+ConsumeResults = Callable[[Tuples, WindowStores], None]
+"""Takes results, and the stores that their row ids refer to."""
+
 ParentInput = tuple[int, int]
 """The number of the join that reads another join's results, and the side on which it reads them."""
 
@@ -55,6 +59,7 @@ class PlanCleanup:
     Args:
         joins: children before parents.
         parents: per join the input that reads its results, None for the root.
+        consume: takes the results of the root; None to keep them for `take`.
         ledger: the parts; cleanup removes those that it merges.
 
     Attributes:
@@ -71,6 +76,7 @@ class PlanCleanup:
         writer: PieceWriter,
         counters: SpillCounters,
         delivered: int,
+        consume: ConsumeResults | None,
     ) -> None:
         self._sources = sources
         self._joins = joins
@@ -80,6 +86,7 @@ class PlanCleanup:
         self._writer = writer
         self._counters = counters
         self.delivered = delivered
+        self._consume = consume
         self._results: list[Batch] = []
         self._late: list[list[tuple[int, Batch]]] = [[] for _ in joins]
         self._late_bytes = 0
@@ -169,7 +176,9 @@ class PlanCleanup:
 
     def _match(self, j: int) -> Match:
         if self._disk_sources is None:
-            self._disk_sources = CleanupSources(self._sources.query, hashed=self._sources.hashed)
+            self._disk_sources = CleanupSources(
+                self._sources.query, hashed=self._sources.hashed, kept=self._sources.kept
+            )
         if j not in self._matches:
             left, right = self._joins[j].match.sides
             self._matches[j] = Match(self._disk_sources, left, right, implied=True)
@@ -181,7 +190,8 @@ class PlanCleanup:
         """Per group the pieces of merged parts that later tuples can still match, all on disk. The others are
         deleted."""
         # The end of a tuple's ROWS window may become known only after the tuple has been written.
-        known = merge.ends(side, self._sources) if self._sources.rows_windows else {}
+        counts = bool(self._sources.rows_windows) or self._sources.numbered is not None
+        known = merge.ends(side, self._sources) if counts else {}
         kept: list[list[SpilledPiece]] = [[] for _ in merged]
         expired: list[SpilledPiece] = []
         unwritten: list[tuple[int, Batch, I64]] = []
@@ -212,6 +222,9 @@ class PlanCleanup:
                 batch.columns[f"{alias}.{name}"].values.astype(np.int64, copy=False) for name in (ROW, "_ts")
             )
             np.minimum(expiry, self._sources.expiry(alias, rows, ts), out=expiry)
+            for column, numbered in self._sources.numbered_columns(alias):
+                values = batch.columns[f"{alias}.{column.name}"].values.astype(np.int64, copy=False)
+                np.minimum(expiry, numbered.expiry(column, values), out=expiry)
         return expiry
 
     def _deliver(self, j: int, found: Tuples) -> None:
@@ -220,7 +233,10 @@ class PlanCleanup:
         parent = self._parents[j]
         if parent is None:
             found = found.take(found.ts >= self.delivered)
-            self._results.append(self._disk_sources.results(found))
+            if self._consume is None:
+                self._results.append(self._disk_sources.results(found))
+            else:
+                self._consume(found, self._disk_sources)
             self._counters.cleanup_results += len(found)
             return
         batch = materialise(self._disk_sources, found)
@@ -228,6 +244,11 @@ class PlanCleanup:
         self._late_bytes += batch_bytes(batch)
         if self._late_bytes > LATE_BYTES:
             self._add_late_parts(parent[0], on_disk=True)
+
+    def enter_late(self, j: int, side: int, batch: Batch) -> None:
+        """Add materialised tuples as late parts of a join's groups."""
+        self._late[j].append((side, batch))
+        self._add_late_parts(j)
 
     def write_late(self) -> None:
         """Write all results that wait for joins above, and all late parts in memory, to disk.

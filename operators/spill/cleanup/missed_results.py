@@ -33,14 +33,14 @@ from operators.state.match import LEFT, RIGHT, Match, Prepared
 from operators.state.sources import Sources
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Mask
-from schemas.query import Query, Type
+from schemas.query import ColumnRef, Query, Type
 
 
 class CleanupSources(Sources):
     """Stores for tuples that are read back: one per alias. Each tuple's row in the engine's store is a column."""
 
-    def __init__(self, query: Query, *, hashed: bool = True) -> None:
-        super().__init__(query, hashed=hashed)
+    def __init__(self, query: Query, *, hashed: bool = True, kept: Sequence[ColumnRef] = ()) -> None:
+        super().__init__(query, hashed=hashed, kept=kept)
         self._fields = {
             alias: [(name, self._type(store, name)) for name in store.columns] + [(ROW, Type.BIGINT)]
             for alias, store in self._store_of.items()
@@ -150,6 +150,9 @@ class GroupMerge:
         for alias, rows in zip(own.tuples.aliases, own.tuples.rows, strict=True):
             if alias in sources.rows_windows:
                 np.minimum(expiry, sources.expiry(alias, self._sources.numbers(alias, rows), own.tuples.ts), out=expiry)
+            for column, numbered in sources.numbered_columns(alias):
+                values = self._sources.store(alias).gather(column.name, rows).values.astype(np.int64, copy=False)
+                np.minimum(expiry, numbered.expiry(column, values), out=expiry)
         begins = np.cumsum([0, *(piece.rows for piece in own.pieces[:-1])])
         last: list[int] = np.maximum.reduceat(expiry, begins).tolist()
         return {(p.key, p.begin): end for p, end in zip(own.pieces, last, strict=True) if p.batch is None}

@@ -26,8 +26,8 @@ from operators.plan.plan import Join, parse_plan, postorder
 from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
 from operators.spill.cleanup.missed_results import CleanupSources, GroupMerge
+from operators.spill.productivity import heights_of
 from operators.spill.spilled_part import FAR_PAST, PieceWriter, SpilledPart, SpilledPiece, batch_bytes, materialise
-from operators.spill.strategies import heights_of
 from operators.state.match import LEFT, RIGHT, Match
 from schemas.columns import I64, Batch
 from schemas.query import Query

@@ -4,10 +4,15 @@ A worker runs the three-way join at a constant rate of input. Its plan is change
 the other, while a consumer notes when committed results can be read. Between two changes lies a window and a
 little more, so that each change meets full states.
 
+With joins in tasks of their own, the time without results is that from the last result of the old tasks to the first
+one of the new. The worker's processor time is compared with that of a quiet time of the same length.
+
 Two silences are reported: the task's own (how long its processing stood still, the barrier included) and the consumer's
 (the longest time without a result from a second before the cut to a second after the migration). Results arrive with
 epochs, one transaction each, so the latter is never below the time of an epoch. The report first shows both silences
 without any change.
+
+With joins in tasks of their own only the consumer's silence is known. It lasts until the new plan's first results.
 """
 
 from __future__ import annotations
@@ -44,10 +49,14 @@ EXPECTED = (
 )
 PLANS = ("((A C) B)", "((A B) C)")
 STRATEGIES = ("jisc", "hybmig-bsc", "hybmig", "moving-state", "parallel-track", "ghm", "gms", "gpt")
+BETWEEN_TASKS = ("jisc", "hybmig-bsc", "moving-state")
 REQUIRED = ("jisc", "hybmig-bsc")
 """These must have no silence above SILENCE_MS and no second with less than SHARE of the usual results."""
 
 SILENCE_MS = 100.0
+READER_MS = 200.0
+"""With joins in tasks of their own: REQUIRED must have no longer time without results."""
+
 SHARE = 0.9
 
 
@@ -59,6 +68,7 @@ class MigrationSettings:
         runs: changes by every strategy.
         rate: events per second, all streams together.
         quiet_s: between two changes, beyond the window.
+        per_operator: joins are tasks of their own; then only the strategies for that are measured.
     """
 
     bootstrap: str | None = None
@@ -68,6 +78,7 @@ class MigrationSettings:
     quiet_s: float = 3.0
     seed: int = 1
     strategies: Sequence[str] = STRATEGIES
+    per_operator: bool = False
     heap: str = "1g"
 
 
@@ -111,8 +122,8 @@ class Arrivals(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One change: silences in ms, the worst second's results as a share of the usual; `quiet_*` is the time after
-    it."""
+    """One change: silences in ms, the worst second's results as a share of the usual; `quiet_*` is the time after it.
+    `cpu` is the processor time of the worker during the change, as a share of one core's time, likewise `quiet_cpu`."""
 
     task_ms: float
     reader_ms: float
@@ -120,6 +131,9 @@ class _Run:
     extra_tuples: int
     quiet_ms: float
     quiet_share: float
+    seconds: float
+    cpu: float
+    quiet_cpu: float
 
 
 def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
@@ -134,7 +148,9 @@ def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
             "runs, seed": f"{settings.runs}, {settings.seed}",
         },
     )
-    runs: dict[str, list[_Run]] = {strategy: [] for strategy in settings.strategies}
+    strategies = [s for s in settings.strategies if s in BETWEEN_TASKS or not settings.per_operator]
+    placement = ("--placement", "per-operator") if settings.per_operator else ()
+    runs: dict[str, list[_Run]] = {strategy: [] for strategy in strategies}
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
         running_broker(settings.bootstrap, settings.heap, Path(name) / "broker", progress) as (bootstrap, _, about),
@@ -146,12 +162,12 @@ def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
         path = Path(name) / "query.sql"
         path.write_text(workload.sql(sink, topics))
         (query,) = parse_program(path.read_text()).queries
-        with WorkerProcess(bootstrap, path, Path(name) / "worker", sink, "--plan", PLANS[-1]) as worker:
+        with WorkerProcess(bootstrap, path, Path(name) / "worker", sink, "--plan", PLANS[-1], *placement) as worker:
             worker.wait_ready()
             arrivals = Arrivals(bootstrap, sink)
             arrivals.start()
             between_s = settings.window_ms / 1000 + settings.quiet_s
-            total = settings.runs * len(settings.strategies) * (2 * between_s + 30)
+            total = settings.runs * len(strategies) * (2 * between_s + 30)
             feed = Feed(bootstrap, topics, settings.rate, total, workload.values, settings.seed)
             stop = threading.Event()
             coordinator = Coordinator(query, CoordinatorSettings(KafkaClients(bootstrap), sink))
@@ -162,12 +178,12 @@ def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
                 _wait(feed, 2 * between_s)
                 number = 0
                 for run in range(settings.runs):
-                    for strategy in settings.strategies:
+                    for strategy in strategies:
                         progress.say(f"{strategy}: change {run + 1} of {settings.runs}")
                         plan = PLANS[number % len(PLANS)]
                         number += 1
                         runs[strategy].append(
-                            _change(query, bootstrap, sink, plan, strategy, feed, arrivals, between_s)
+                            _change(query, bootstrap, sink, plan, strategy, feed, arrivals, worker, between_s)
                         )
             finally:
                 feed.stop()
@@ -177,16 +193,29 @@ def bench_migrations(settings: MigrationSettings, progress: Progress) -> Report:
     every = [run for found in runs.values() for run in found]
     report.add("between changes: longest time without results", "ms, read as committed", [r.quiet_ms for r in every])
     report.add("between changes: the worst second", "of the usual results", [run.quiet_share for run in every])
+    report.add("between changes: processor time", "cores", [run.quiet_cpu for run in every])
     for strategy, found in runs.items():
         required = strategy in REQUIRED
+        if not settings.per_operator:
+            report.add(
+                f"{strategy}: longest silence of the task",
+                "ms",
+                [run.task_ms for run in found],
+                at_most=SILENCE_MS if required else None,
+                note=f"{statistics.median(run.extra_tuples for run in found):,.0f} tuples more at most",
+            )
         report.add(
-            f"{strategy}: longest silence of the task",
-            "ms",
-            [run.task_ms for run in found],
-            at_most=SILENCE_MS if required else None,
-            note=f"{statistics.median(run.extra_tuples for run in found):,.0f} tuples more at most",
+            f"{strategy}: longest time without results",
+            "ms, read as committed",
+            [r.reader_ms for r in found],
+            at_most=READER_MS if required and settings.per_operator else None,
         )
-        report.add(f"{strategy}: longest time without results", "ms, read as committed", [r.reader_ms for r in found])
+        report.add(
+            f"{strategy}: processor time",
+            "cores",
+            [run.cpu for run in found],
+            note=f"for {statistics.median(run.seconds for run in found):.1f} s from the request to the end",
+        )
         report.add(
             f"{strategy}: the worst second",
             "of the usual results",
@@ -213,6 +242,7 @@ def _change(
     strategy: str,
     feed: Feed,
     arrivals: Arrivals,
+    worker: WorkerProcess,
     between_s: float,
 ) -> _Run:
     """One change of plans, and the quiet time after it."""
@@ -222,24 +252,31 @@ def _change(
         if migration.started and not seen:
             seen.append(time.monotonic())
 
-    began = time.monotonic()
+    began, cpu = time.monotonic(), worker.cpu_seconds()
     request = PlanRequest(query, KafkaClients(bootstrap), group, watch)
     migration = request.run(plan, strategy, prefer="work", at=None, timeout_ms=20_000, wait=True)
-    ended = time.monotonic()
+    ended, used = time.monotonic(), worker.cpu_seconds() - cpu
+    cpu = worker.cpu_seconds()
     _wait(feed, between_s)
+    quiet_cpu = (worker.cpu_seconds() - cpu) / (time.monotonic() - ended)
     done: Done = migration.done[0]
     if done.error:
         raise WeirError(f"{strategy}: {done.error}")
     begin = max(began, (seen[0] if seen else ended) - 1.0)
-    quiet = ended + 1.0, time.monotonic()
+    # Tasks of their own are done when the old plan is; then the new one begins.
+    resumed = next((at for at in list(arrivals.at) if at > ended), ended)
+    quiet = resumed + 1.0, time.monotonic()
     seconds = arrivals.per_second(*quiet) or [1]
     usual = max(statistics.median(seconds), 1)
-    worst = min(arrivals.per_second(begin, ended + 1.0), default=usual)
+    worst = min(arrivals.per_second(begin, resumed + 1.0), default=usual)
     return _Run(
         task_ms=done.longest_silence_s * 1000,
-        reader_ms=arrivals.longest_gap_s(begin, ended + 1.0) * 1000,
+        reader_ms=arrivals.longest_gap_s(begin, resumed + 1.0) * 1000,
         share=worst / usual,
         extra_tuples=done.peak_extra_tuples,
         quiet_ms=arrivals.longest_gap_s(*quiet) * 1000,
         quiet_share=min(seconds) / usual,
+        seconds=ended - began,
+        cpu=used / (ended - began),
+        quiet_cpu=quiet_cpu,
     )

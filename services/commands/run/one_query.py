@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from operators.plan.plan import parse_plan
+from schemas import refusals
 from schemas.query import Query
 from services.commands.query_options import Switch
 from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
@@ -37,9 +38,7 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
     if options.memory is not None:
         memory_use.choose_arrow_pool()
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
-    from operators.feedback.feedback import check_feedback
     from operators.migration.advise import Goal
-    from operators.spill.plan_spilling import check_spillable
     from schemas.codecs.encode import check_output_names
     from services.batch.file_run import Outputs
     from services.batch.plan_changes import parse_plan_change
@@ -55,10 +54,9 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
     changes = [parse_plan_change(change, query, executor, goal) for change in options.migrate or []]
     check_output_names(query)
     feedback = options.jit is Switch.ON
-    if feedback:
-        check_feedback(query)
-    if options.memory is not None:
-        check_spillable(query, executor)
+    refusals.check(query, refusals.executor(executor))
+    if options.memory is not None and options.cleanup is not Cleanup.LOCAL:
+        refusals.check(query, refusals.DEFERRED_CLEANUP)
     given = {
         "--out": options.out, "--stats": options.stats, "--late": options.late, "--dead-letters": options.dead_letters
     }  # fmt: skip

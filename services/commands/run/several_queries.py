@@ -33,7 +33,7 @@ def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int) ->
     paths = source_paths(everything, options.source or [])
     rows = table_paths(everything, file, options.table or [])
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
-    from operators.groups.sharing import check_group_executor, check_group_feedback, check_group_spillable
+    from operators.groups.sharing import check_group_executor
     from schemas.codecs.encode import check_output_names
     from services.batch.file_run import Outputs
     from services.batch.group_run import GroupRun
@@ -50,9 +50,6 @@ def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int) ->
     budget_of(options.memory, options.spill, options.spill_dir)
     if options.memory is not None:
         memory_use.choose_arrow_pool()
-        check_group_spillable(queries, options.executor)
-    if feedback:
-        check_group_feedback(queries, options.executor)
     given = {f"--out {name}" if several else "--out": path for name, path in results.items()}
     beside = {"--stats": options.stats, "--late": options.late, "--dead-letters": options.dead_letters}
     inputs = {f"--source {n}": path for n, path in paths.items()} | {f"table {n}": path for n, path in rows.items()}

@@ -11,6 +11,7 @@ import pytest
 from operators.data.watermark import END
 from operators.engine.engine import Engine
 from operators.explain.explain import explain
+from operators.feedback import difference
 from operators.kernels.cover import run_edges, uncovered_runs
 from operators.migration.strategies import STRATEGIES, check_strategy
 from operators.plan.choose import Statistics, choose_plan
@@ -144,7 +145,7 @@ def test_other_plans_are_refused(plan: str) -> None:
 
 
 def test_other_executors_are_refused() -> None:
-    with pytest.raises(UsageError, match="mjoin joins, and EXCEPT subtracts"):
+    with pytest.raises(UsageError, match="--executor mjoin does not go with EXCEPT"):
         Engine(TWO, executor="mjoin")
 
 
@@ -293,7 +294,7 @@ def test_strategies_that_cannot_say_why(strategy: str) -> None:
     if strategy in ("moving-state", "jisc", "gms", "gpt"):
         check_strategy(strategy, "xjoin", TWO)
         return
-    with pytest.raises(UsageError, match=f"{strategy} cannot migrate EXCEPT: it .*; use one of moving-state, jisc"):
+    with pytest.raises(UsageError, match=f"{strategy} does not go with EXCEPT: it .*: one of moving-state, jisc"):
         check_strategy(strategy, "xjoin", TWO)
 
 
@@ -306,7 +307,7 @@ def test_a_refused_strategy_recommends_ones_that_are_not(strategy: str) -> None:
     try:
         check_strategy(strategy, "xjoin", ENDLESS)
     except UsageError as error:
-        recommended = str(error).rpartition("use one of ")[2].split(", ")
+        recommended = str(error).rpartition("one of ")[2].split(", ")
         assert recommended
         for other in recommended:
             check_strategy(other, "xjoin", ENDLESS)
@@ -355,6 +356,30 @@ def test_passing_and_living_tuples_are_counted() -> None:
     first, second = task.statistics().operators
     assert (first.inputs, first.results, first.living_tuples) == ((3, 2), 4, (3, 1))
     assert (second.inputs, second.results, second.living_tuples) == ((3, 1), 3, (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("window", "suspends"),
+    [("[RANGE 20 ms]", True), ("[UNBOUNDED]", True), ("[RANGE 5 ms]", False), ("[ROWS 9]", False)],
+)
+def test_feedback_suspends_what_cannot_return(window: str, suspends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A match at the same instant that lasts as long as the tuple, or longer; later matches do not find the tuple. Of a
+    ROWS window nobody knows how long a match lasts."""
+    monkeypatch.setattr(difference, "SWEEP_SHARE", 0.0)
+    bound = query(f"SELECT A.v FROM a A [RANGE 20 ms] EXCEPT b B {window} ON A.k = B.k")
+    found = []
+    for feedback in (False, True):
+        task = Engine(bound, feedback=feedback)
+        task.push("a", 0, _batch("a", "1 k=1 v=1 | 1 k=2 v=2"))
+        task.push("b", 0, _batch("a", " | ".join(f"{ts} k=1" for ts in range(1, 9))))
+        out = [encode_results(task.advance(at)).data for at in (*range(1, 12), END)]
+        found.append((b"".join(map(bytes, out)), task.statistics()))
+    (plain, before), (same, after) = found
+    assert same == plain
+    (edge,) = after.feedback
+    assert (edge.consumer, edge.producer, edge.forgotten) == ("(A B)", "A", int(suspends))
+    assert (after.operators[0].candidates < before.operators[0].candidates) == suspends
+    assert before.feedback == ()
 
 
 # --- Kernels ----------------------------------------------------------------------------------------------

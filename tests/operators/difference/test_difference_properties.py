@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.feedback import difference
 from operators.migration.difference import STRATEGIES_OF_DIFFERENCE
 from tests import oracle
 from tests.cases import Case
@@ -21,9 +22,9 @@ from tests.profiles import PROPERTY
 from tests.subtractions import busy_subtractions, orders, subtractions
 
 
-def run(case: Case, changes: Changes | None = None) -> list[dict[str, Any]]:
+def run(case: Case, changes: Changes | None = None, **more: Any) -> list[dict[str, Any]]:
     """The engine's changes for a case."""
-    task = engine_of(case)
+    task = engine_of(case, **more)
     for cut, to, strategy in changes or []:
         task.migrate(to, strategy, cut)
     return feed(task, case.rows, case.push_sizes, case.epoch_ms)
@@ -75,3 +76,13 @@ def test_rebuilt_from_the_log_alone(case: Case, turns: list[int], data: st.DataO
     """A new machine replays the tuples that windows still need, including those that have just died, and no others."""
     successor = replace(case, plan=data.draw(orders(aliases_of(case))))
     assert from_the_log(case, turns, successor) == oracle.results(case.query, case.given)
+
+
+@PROPERTY
+@given(st.one_of(subtractions(), busy_subtractions(), busy_subtractions()), st.integers(1, 2), st.data())
+def test_feedback_changes_nothing(case: Case, most_changes: int, data: st.DataObject) -> None:
+    """Tuples are suspended as soon as they can be, before and after changes of plans."""
+    changes = data.draw(changes_of(case, sorted(STRATEGIES_OF_DIFFERENCE), most_changes, orders))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(difference, "SWEEP_SHARE", 0.0)
+        assert run(case, changes, feedback=True) == oracle.results(case.query, case.given)

@@ -2,94 +2,133 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import tracemalloc
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.data.watermark import NEVER
 from operators.distributed import edge_writer as route
-from operators.distributed.decompose import DistributedOperator, Edge, decompose
+from operators.distributed.decompose import (
+    AGGREGATES,
+    DistributedOperator,
+    Edge,
+    decompose,
+    without_joins_of_tables,
+)
+from operators.distributed.edge_reader import EdgeReader, ReadCounts
+from operators.distributed.intake import SourceIntake
+from operators.engine import numbered
 from operators.engine.engine import Engine
+from operators.engine.intake import ReplayPoint
 from operators.plan.plan import parse_plan
+from schemas.codecs.exchange import ExchangeBlock
+from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
-from schemas.query import Query, Window
+from schemas.query import Query
 from tests import oracle
-from tests.cases import Case, cases
+from tests.cases import Case, aggregated, cases
 from tests.chains import Chain, merged
-from tests.feeding import canonical, feed, partitions_of
+from tests.feeding import canonical, feed, partitions_of, tables_of
 from tests.profiles import PROPERTY
+from tests.subtractions import busy_subtractions, subtractions
 
 
 def fused(case: Case) -> list[dict[str, object]]:
     """The fused engine's results."""
-    engine = Engine(case.query, plan=case.plan, partitions=partitions_of(case.rows))
+    engine = Engine(case.query, plan=case.plan, tables=tables_of(case), partitions=partitions_of(case.rows))
     return feed(engine, case.rows, case.push_sizes, case.epoch_ms)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_sweeps() -> Iterator[None]:
+    """States with numbered tuples are purged although they are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numbered, "SWEEP_TUPLES", 1)
+        yield
+
+
 def joins(most_aliases: int = 4) -> st.SearchStrategy[Case]:
-    """Cases that can be taken apart."""
+    """Joins that can be taken apart."""
+    return cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1)
 
-    def ranged(case: Case) -> Case:
-        endless = Window("UNBOUNDED")
-        sources = (replace(s, window=endless if s.window.kind == "ROWS" else s.window) for s in case.query.sources)
-        return replace(case, query=replace(case.query, sources=tuple(sources)))
 
-    placeable = cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1 and not case.tables)
-    return placeable.map(ranged)
+def decomposable() -> st.SearchStrategy[Case]:
+    """Joins, aggregates of joins, and set differences that can be taken apart."""
+    return st.one_of(joins(), aggregated(joins()), subtractions(), busy_subtractions())
 
 
 def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
-    """Let tasks take turns at random, some die, then finish."""
+    """Let tasks take turns at random, some write snapshots and die, then finish."""
     for _ in range(data.draw(st.integers(0, 25))):
         task = data.draw(st.sampled_from(chain.tasks))
-        if deaths and data.draw(st.integers(0, 3)) == 0:
-            task.die()
+        what = data.draw(st.integers(0, 3)) if deaths else 3
+        if what == 0:
+            task.die(keeps=data.draw(st.booleans()))
         else:
-            chain.turn(task, data.draw(st.integers(1, 4)))
+            chain.turn(task, data.draw(st.integers(1, 4)), commits=what > 1)
+        if deaths and data.draw(st.booleans()):
+            task.save()
     chain.finish()
 
 
 @PROPERTY
-@given(joins(), st.data())
+@given(decomposable(), st.data())
 def test_a_chain_gives_the_fused_engines_sequence(case: Case, data: st.DataObject) -> None:
     """Unsplit: the same results in the same order, ties included, whatever the turns."""
-    chain = Chain(case.query, case.plan, case.rows, 1)
+    chain = Chain(case.query, case.plan, case.rows, 1, tables=tables_of(case))
     drive(chain, data)
     (got,) = chain.results()
     assert got == fused(case)
-    assert canonical(got) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
     assert not any(task.repeated for task in chain.tasks)
 
 
 @PROPERTY
-@given(joins(), st.integers(2, 3), st.booleans(), st.data())
+@given(decomposable(), st.integers(2, 3), st.booleans(), st.data())
 def test_a_split_chain_gives_the_oracles_results(case: Case, split: int, tiny: bool, data: st.DataObject) -> None:
     """Split by keys: each result in one task, in order of time there; also when blocks are of one row."""
     with pytest.MonkeyPatch.context() as patch:
         if tiny:
             patch.setattr(route, "BLOCK_BYTES", 1)
-        chain = Chain(case.query, case.plan, case.rows, split)
+        chain = Chain(case.query, case.plan, case.rows, split, tables=tables_of(case))
         drive(chain, data)
-    assert canonical(merged(chain.results())) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(merged(chain.results())) == canonical(oracle.results(case.query, case.given))
     for part in chain.results():
         times = [row["_ts"] for row in part]
         assert times == sorted(times)
 
 
 @PROPERTY
-@given(joins(), st.integers(1, 2), st.data())
+@given(decomposable(), st.integers(1, 2), st.data())
 def test_tasks_die_and_blocks_come_twice(case: Case, split: int, data: st.DataObject) -> None:
-    """A task that reads everything again sends nothing twice; a block that is there twice changes nothing."""
-    chain = Chain(case.query, case.plan, case.rows, split)
+    """A task that reads everything again, or what its snapshot lacks, sends nothing twice. A block that is there twice
+    changes nothing, nor does an epoch that is written again with another end."""
+    chain = Chain(case.query, case.plan, case.rows, split, tables=tables_of(case))
     drive(chain, data, deaths=True)
     lanes = [(lane, log) for lane, log in chain.topics.logs.items() if log and isinstance(log[0], bytes)]
     if lanes:
         _, log = data.draw(st.sampled_from(lanes))
         log.append(data.draw(st.sampled_from(log)))
         chain.finish()
-    assert canonical(merged(chain.results())) == canonical(oracle.results(case.query, case.rows))
+    assert canonical(merged(chain.results())) == canonical(oracle.results(case.query, case.given))
+
+
+def test_joins_of_tables_alone_are_resolved() -> None:
+    text = "CREATE TABLE r (k BIGINT) WITH (path = 'r.csv'); CREATE TABLE t (k BIGINT) WITH (path = 't.csv');"
+    found = "SELECT A.s FROM a A [RANGE 1 SECOND], r R, t T, b B [RANGE 1 SECOND] WHERE A.k = R.k AND R.k = T.k"
+    (bound,) = parse_program(f"{STREAMS} {text} INSERT INTO 'out' {found}").queries
+    for plan, resolved in (
+        ("((A B) (R T))", "(((A B) R) T)"),
+        ("((T R) (A B))", "(((A B) T) R)"),
+        ("(((R T) A) B)", "(((A R) T) B)"),
+        ("((R A) (T B))", "((R A) (T B))"),
+    ):
+        assert str(without_joins_of_tables(bound, parse_plan(plan, bound))) == resolved
 
 
 STREAMS = """
@@ -215,31 +254,188 @@ def test_a_condition_without_columns_acts_at_every_join() -> None:
     assert chain.results() == [[]]
 
 
+GROUPED = (
+    "SELECT A.k, COUNT(*) AS n, MAX(B.x) AS most FROM a A [RANGE 1 SECOND], b B [RANGE 2 SECONDS] WHERE A.k = B.k "
+)
+
+
+def test_aggregates_are_above_the_top_join() -> None:
+    """Their tasks share the groups; nulls are a group. Only what they read travels, and when a result dies."""
+    top, join, *intakes = operators(f"{GROUPED} GROUP BY A.s, A.k EMIT EVERY 1 SECOND", "(A B)", 3)
+    assert (top.name, top.tasks, top.outputs, top.ranks, top.keys) == (AGGREGATES, 3, (), 0, ("A.s", "A.k"))
+    given = edge(join)
+    assert [(c.alias, c.name) for c in given.columns] == [
+        ("A", "_ts"), ("B", "_ts"), ("A", "s"), ("A", "k"), ("B", "x")
+    ]  # fmt: skip
+    assert given.expires
+    assert given.keeps_nulls
+    assert (given.channels, given.partitions) == (3, 3)
+    # What was emitted last is a matter of what lived then.
+    assert [str(o.query.sources[0].window) for o in intakes] == ["[RANGE 2 SECONDS]", "[RANGE 3 SECONDS]"]
+    (top, join) = operators(f"{GROUPED} EMIT EVERY 1 SECOND".replace("A.k, ", ""), "(A B)", 1)
+    assert (top.tasks, join.tasks, edge(join).keys) == (1, 1, ())
+
+
+@PROPERTY
+@given(st.integers(1, 2), st.booleans(), st.data())
+def test_an_aggregate_counts_each_result_once(split: int, tiny: bool, data: st.DataObject) -> None:
+    """Also where it reads results again that its snapshot has, and where a join sends results again, in an epoch with
+    another end. It took in every block that had some new result as a whole."""
+    bound = query(f"{GROUPED} GROUP BY A.k EMIT EVERY 100 MILLISECONDS")
+    rows = {
+        name: [[{"k": at % 3 % 2, "x": at % 7, "s": "s", "at": 20 * at} for at in range(50)]] for name in ("a", "b")
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        if tiny:
+            patch.setattr(route, "BLOCK_BYTES", 1)
+        chain = Chain(bound, parse_plan("(A B)", bound), rows, split)
+        for size in data.draw(st.lists(st.integers(1, 9), max_size=8)):
+            for task in reversed(chain.tasks):
+                what = data.draw(st.integers(0, 4))
+                chain.turn(task, size, commits=what > 0)
+                if what == 4:
+                    task.save()
+                elif what < 3:
+                    task.die(keeps=what > 0)
+        chain.finish()
+    assert canonical(merged(chain.results())) == canonical(oracle.results(bound, rows))
+
+
+def test_an_aggregate_knows_what_it_has_read_before_it_can_take_it() -> None:
+    """Its clock waits for late results; what came in time has come further. What comes twice counts once, but for late
+    results that it still waits for."""
+    top, join = operators(f"{GROUPED} GROUP BY A.k EMIT EVERY 100 MILLISECONDS", "(A B)", 1)
+    (source,) = top.inputs
+    engine = Engine(top.query, plan=top.plan, partitions={source.stream.name: [0]})
+    reader = EdgeReader(source, [ReplayPoint(0, NEVER)])
+    reader.restore_clocks(engine)
+
+    def take(times: list[int], watermark: int, complete: int, *, late: bool = False, floor: int = 0) -> ReadCounts:
+        columns = {field.name: Column.from_values([7] * len(times), field.type) for field in edge(join).fields}
+        batch = Batch(np.array(times, np.int64), columns)
+        return reader.take(engine, ExchangeBlock(0, watermark, not late, batch, complete, late), 0, floor)
+
+    assert take([50, 99], 100, 40) == ReadCounts(2, 0)
+    assert take([50, 99, 110], 120, 40) == ReadCounts(1, 2), "another end"
+    assert take([45, 60], 120, 40, late=True) == ReadCounts(2, 0)
+    assert engine.pending_tuples == 5
+    assert take([], 130, 70) == ReadCounts(0, 0)
+    assert take([45, 60, 80], 130, 70, late=True) == ReadCounts(1, 2)
+    assert take([120, 135, 145], 150, 70, floor=140) == ReadCounts(3, 0), "a snapshot has two, and none came twice"
+    assert engine.pending_tuples == 7
+    assert engine.watermark() == 70
+
+
+def test_a_set_difference_is_one_operator() -> None:
+    """Its tasks share the keys by which all streams are subtracted."""
+    text = "SELECT A.s FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k AND B.x > A.x AND B.s = 'b' "
+    top, *intakes = operators(text + "EXCEPT c C [RANGE 1 SECOND] ON C.x = A.k AND C.s = A.s", "((A C) B)", 3)
+    assert (top.name, top.tasks, top.ranks) == ("((A C) B)", 3, 0)
+    edges = [edge(intake) for intake in intakes]
+    assert [[(o.expr.alias, o.expr.name) for o in e.keys] for e in edges] == [  # type: ignore[union-attr]
+        [("A", "k")], [("B", "k")], [("C", "x")]
+    ]  # fmt: skip
+    assert [e.keeps_nulls for e in edges] == [True, False, False]
+    assert [len(e.predicates) for e in edges] == [0, 1, 0]
+    assert [part.alias for part in top.query.subtracted] == ["C", "B"]
+    (top,) = operators(text + "EXCEPT c C [RANGE 1 SECOND] ON C.s = A.s", "((A C) B)", 3)
+    assert (top.tasks, top.inputs[0].edge) == (1, None)
+
+
+COUNTED = THREE.replace("[RANGE 2 SECONDS]", "[ROWS 5]") + "WHERE A.k = B.k AND B.k = C.k"
+
+
+def test_one_intake_counts_for_all_joins() -> None:
+    """It reads all streams; numbers travel as far as a join compares them or purges by them."""
+    top, join, intake = operators(COUNTED, "((A B) C)", 2)
+    assert intake.is_intake
+    assert not join.is_intake
+    assert (intake.name, intake.tasks, len(intake.outputs)) == ("a, b, c", 1, 3)
+    assert [str(source.window) for source in intake.query.sources] == [
+        "[RANGE 1 SECOND]", "[ROWS 5]", "[RANGE 3 SECONDS]"
+    ]  # fmt: skip
+    for travelling, columns in zip((*intake.outputs, edge(join)), (["A"], ["B"], ["C"], ["B"]), strict=True):
+        assert [c.alias for c in travelling.columns if c.name == "#b"] == columns
+    assert [[c.size for c in columns] for columns in join.numbered.values()] == [[None], [5]]
+    assert [[c.size for c in columns] for columns in top.numbered.values()] == [[5], [None]]
+
+
+def test_states_of_counted_tuples_stay_small() -> None:
+    """And so does what a restart reads again, although the windows of RANGE are long."""
+    text = THREE.replace("1 SECOND]", "1000 SECONDS]").replace("[RANGE 2 SECONDS]", "[ROWS 5]")
+    bound = query(text + "WHERE A.k = B.k")
+    few = [{"k": 0, "x": 1, "s": "s", "at": at} for at in range(0, 4000, 1000)]
+    rows = {"a": [few], "c": [few], "b": [[{"k": at % 2, "x": 1, "s": "s", "at": at} for at in range(0, 4000, 4)]]}
+    chain = Chain(bound, parse_plan("((A B) C)", bound), rows, 1)
+    for _ in range(500):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 4)
+    chain.finish()
+    _, join, intake = chain.tasks
+    stored = {name: len(store) for name, store in join.engine._sources.stores.items()}
+    assert [count < 40 for count in stored.values()] == [True, True], stored
+    assert join.engine.horizon(next(reversed(stored))) > 3900
+    assert intake.engine.horizon("b") == 3980
+    assert intake.numbers == (1000,)
+
+
+def test_a_commit_does_not_copy_a_counted_window() -> None:
+    """The time of the window's first tuple is at hand. It was found in a copy of the times of all its tuples, which was
+    made for every stream in every epoch, and for every partition in every commit."""
+    *_, intake = operators(COUNTED.replace("[ROWS 5]", "[ROWS 50000]"), "((A B) C)", 1)
+    engine = SourceIntake(intake.query, {name: [0] for name in "abc"})
+    (stream,) = [stream for stream in intake.query.streams() if stream.name == "b"]
+    for name in "ac":
+        engine.close(name, 0)
+    sizes = np.random.default_rng(7).integers(1, 3000, 60).tolist()
+    begin = 0
+    tracemalloc.start()
+    try:
+        for size in sizes:
+            columns = {field.name: Column.from_values([None] * size, field.type) for field in stream.fields}
+            engine.push("b", 0, Batch(np.arange(begin, begin + size), columns))
+            begin += size
+            engine.advance()
+            taken = engine.numbers[0]
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            # `a` and `c` have windows of 1 s and 3 s, but `b` has none by time.
+            assert engine.horizon("b") == max(taken - 50_000, 0)
+            _, peak = tracemalloc.get_traced_memory()
+            assert peak - before < 5_000
+    finally:
+        tracemalloc.stop()
+    assert begin > 60_000
+
+
 @pytest.mark.parametrize(
-    ("text", "plan", "why"),
+    "text",
     [
-        (THREE.replace("[RANGE 2 SECONDS]", "[ROWS 5]") + "WHERE A.k = B.k AND B.k = C.k", "((A B) C)", "ROWS"),
-        ("SELECT A.s FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k", "(A B)", "EXCEPT"),
-        ("SELECT A.s FROM a A [RANGE 1 SECOND]", "A", "no join"),
-        (
-            "SELECT A.k, COUNT(*) AS n FROM a A [RANGE 1 SECOND], b B [RANGE 1 SECOND] WHERE A.k = B.k "
-            "GROUP BY A.k EMIT EVERY 1 SECOND",
-            "(A B)",
-            "aggregates",
-        ),
+        GROUPED.replace("[RANGE 1 SECOND]", "[ROWS 5]") + "GROUP BY A.k EMIT EVERY 1 SECOND",
+        "SELECT A.s FROM a A [ROWS 3] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k",
     ],
 )
-def test_what_cannot_be_taken_apart_is_refused(text: str, plan: str, why: str) -> None:
-    with pytest.raises(UsageError, match=f"placement per-operator cannot run this query.*{why}.*placement fused"):
-        operators(text, plan)
+def test_what_dies_by_count_without_a_match_is_one_operator(text: str) -> None:
+    (only,) = operators(text, "(A B)", 2)
+    assert (only.name, only.tasks, only.outputs, only.ranks) == ("(A B)", 1, (), 0)
+    assert only.query.aggregation == query(text).aggregation
+    assert not only.is_intake
 
 
-def test_two_streams_over_one_topic_are_refused() -> None:
-    bound = query(THREE + "WHERE A.k = B.k AND B.k = C.k")
-    first, second, third = bound.sources
-    shared = replace(second, stream=replace(second.stream, topic="ta"))
-    with pytest.raises(UsageError, match="two streams are declared over topic 'ta'"):
-        decompose(replace(bound, sources=(first, shared, third)), parse_plan("((A B) C)", bound), COUNTS)
+def test_one_intake_reads_the_streams_of_a_topic() -> None:
+    """A partition is read by one task. Here two streams read every record, each with its own columns."""
+    text = STREAMS + "CREATE STREAM twin (x BIGINT, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at');"
+    select = "SELECT A.s, T.x FROM a A [RANGE 1 SECOND], twin T [RANGE 1 SECOND], b B [RANGE 1 SECOND] WHERE A.k = T.x"
+    (bound,) = parse_program(f"{text} INSERT INTO 'out' {select} AND B.k = A.k").queries
+    plan = parse_plan("((A B) T)", bound)
+    found = decompose(bound, plan, COUNTS, 1)
+    assert [(o.name, o.is_intake) for o in found] == [("((A B) T)", False), ("(A B)", False), ("a, twin", True)]
+    shared = [{"k": k, "x": k, "s": "s", "at": at} for at, k in enumerate([1, 2, 1, 2])]
+    rows = {"a": [shared], "twin": [shared], "b": [[{"k": 1, "x": 0, "s": "s", "at": 1}]]}
+    for split in (1, 2):
+        chain = Chain(bound, plan, rows, split)
+        chain.finish()
+        assert canonical(merged(chain.results())) == canonical(oracle.results(bound, rows))
 
 
 def test_too_many_channels_are_refused() -> None:

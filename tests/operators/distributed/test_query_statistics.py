@@ -31,6 +31,39 @@ def fused() -> Analysis:
 
 
 @pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT A.k, COUNT(*) AS n FROM a A [RANGE 100 ms], b B [RANGE 100 ms] WHERE A.k = B.k GROUP BY A.k "
+        "EMIT EVERY 20 ms",
+        "SELECT A.k FROM a A [RANGE 100 ms] EXCEPT b B [RANGE 10 ms] ON A.k = B.k AND A.v = B.v AND B.k > 2",
+    ],
+    ids=["aggregates", "difference"],
+)
+def test_parts_of_changing_answers_add_up(text: str, split: int) -> None:
+    """Results, inputs, and what each operator did."""
+    bound, plan = query(text), parse_plan("(A B)", query(text))
+    rows = {"a": ROWS, "b": [row for row in ROWS if row["ts"] % 3]}
+    engine = Engine(bound, plan=plan)
+    for stream in bound.streams():
+        engine.push(stream.name, 0, to_batch(stream, rows[stream.name]))
+    engine.advance(400)
+    (wanted,) = analyses(bound, [Observation(0, engine.statistics())], declared_statistics(bound))
+    chain = Chain(bound, plan, {name: [part] for name, part in rows.items()}, split, end=400)
+    chain.finish()
+    parts = [
+        Observation(number, as_query_statistics(task.engine.statistics(), task.operator, bound, plan))
+        for number, task in enumerate(chain.tasks)
+    ]
+    (found,) = analyses(bound, parts, declared_statistics(bound))
+    assert sum(part.latest.results for part in parts) == engine.statistics().results > 0
+    (mine,), (other,) = found.operators, wanted.operators
+    assert (mine.total.name, mine.total.kind, mine.total.results) == ("(A B)", other.total.kind, other.total.results)
+    for source, known in zip(found.sources, wanted.sources, strict=True):
+        assert (source.alias, source.input_tuples) == (known.alias, known.input_tuples)
+
+
+@pytest.mark.parametrize("split", [1, 2])
 def test_parts_add_up(split: int) -> None:
     """Results, inputs, states and what lives, per join and source; selectivity too, where keys do not divide it."""
     chain = Chain(BOUND, PLAN, {name: [list(ROWS)] for name in "abc"}, split, end=400)

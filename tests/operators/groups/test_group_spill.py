@@ -417,35 +417,24 @@ def test_a_query_sees_tuples_on_disk_but_not_dropped_ones() -> None:
     assert engine.add(queries[1], from_now=False).keys() == {"A"}
 
 
-def test_queries_that_cannot_run_within_a_budget_are_refused() -> None:
+def test_a_query_that_cannot_be_added_causes_no_cleanup() -> None:
+    """A set difference does not go with the executor that was named for the group."""
     streams, _, _ = DECLARED.partition("INSERT")
-    text = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 1 SECOND"
-    queries = parse_program(f"{streams} INSERT INTO p {PAIRS} INSERT INTO n {text};").queries
-    with pytest.raises(UsageError, match="query 'n': this query cannot run with a memory budget"):
-        group_engine(queries, budget=MemoryBudget(1 << 20, "bottom-up"), blocks=MemoryBlocks())
-
-
-@pytest.mark.parametrize("executor", [None, JUGGLER])
-def test_queries_that_cannot_run_within_a_budget_cannot_be_added(executor: str | None) -> None:
-    """Neither to the shared operator nor standalone, and the attempt causes no cleanup."""
-    streams, _, _ = DECLARED.partition("INSERT")
-    counted = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 1 SECOND"
     without = "SELECT A.k FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k"
-    text = f"{streams} INSERT INTO p {PAIRS} INSERT INTO n {counted}; INSERT INTO x {without};"
+    text = f"{streams} INSERT INTO p {PAIRS} INSERT INTO x {without};"
     queries = parse_program(text).queries
     engine = group_engine(
         queries[:1],
         streams=streams_of(queries),
-        executor=executor,
+        executor=JUGGLER,
         budget=MemoryBudget(1, "bottom-up"),
         blocks=MemoryBlocks(),
     )
     assert not engine.clean(), "nothing is pending"
     push_and_advance(engine, queries, [1, 4], [2, 6])
     push_and_advance(engine, queries, [9], [9])
-    for query in queries[1:]:
-        with pytest.raises(UsageError):
-            engine.add(query)
+    with pytest.raises(UsageError):
+        engine.add(queries[1])
     assert engine.names == ("p",)
     assert engine.cleaned() == {}
     before = engine.statistics()
@@ -453,6 +442,37 @@ def test_queries_that_cannot_run_within_a_budget_cannot_be_added(executor: str |
     assert late_of(engine) == {"p": ["1-6", "4-2"]}
     assert engine.statistics().comparisons > before.comparisons, "cleanup is work"
     assert engine.statistics().peak_state_bytes > before.peak_state_bytes
+
+
+def test_queries_whose_results_must_come_in_time_are_added_to_a_group_with_a_budget() -> None:
+    """They run standalone, beside a query with pending results, and end at once when they are dropped."""
+    streams, _, _ = DECLARED.partition("INSERT")
+    counted = "SELECT COUNT(*) AS n FROM a A [RANGE 1 SECOND] EMIT EVERY 2 MILLISECONDS"
+    without = "SELECT A.k FROM a A [RANGE 1 SECOND] EXCEPT b B [RANGE 1 SECOND] ON A.k = B.k"
+    text = f"{streams} INSERT INTO p {PAIRS} INSERT INTO n {counted}; INSERT INTO x {without};"
+    queries = parse_program(text).queries
+    found = []
+    within: dict[str, Any] = {"budget": MemoryBudget(1, "bottom-up"), "blocks": MemoryBlocks()}
+    for options in ({}, within):
+        engine = group_engine(queries[:1], streams=streams_of(queries), **options)
+        push_and_advance(engine, queries, [1, 4], [2, 6])
+        for query in queries[1:]:
+            engine.add(query)
+        got: list[dict[str, list[dict[str, Any]]]] = []
+        for at in range(9, 30, 3):
+            for stream, times in zip(queries[0].streams(), ([at, at + 1], [at + 2]), strict=True):
+                rows = [{"k": ts % 2, "v": 1, "s": "", "ts": ts} for ts in times]
+                engine.push(stream.name, 0, to_batch(stream, rows))
+            got.append({name: to_rows(batch) for name, batch in engine.advance().items()})
+        engine.drop("n")
+        engine.drop("x")
+        assert engine.names == ("p",)
+        engine.clean()
+        assert set(engine.cleaned()) <= {"p"}
+        found.append([{name: rows for name, rows in one.items() if name != "p"} for one in got])
+    assert found[0] == found[1]
+    assert any(one.get("n") for one in found[0])
+    assert any(one.get("x") for one in found[0])
 
 
 def test_a_dropped_query_takes_the_tuples_that_it_alone_needs_from_the_disk() -> None:

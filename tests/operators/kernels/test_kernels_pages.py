@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from operators.kernels.pages import GIVES_BACK, HUGE_FROM, MAPPED_FROM, give_back, zeroed
+from operators.kernels.pages import GIVES_BACK, HUGE_FROM, MAPPED_FROM, RingMemory, give_back, zeroed
 from operators.kernels.ring import ring_grow, ring_read, ring_thinned, touched_bytes
 
 on_linux = pytest.mark.skipif(not GIVES_BACK, reason="memory comes and goes page by page on Linux")
@@ -73,8 +73,17 @@ def test_without_mappings_malloc_goes_on(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
+    memory = RingMemory(2 * MAPPED_FROM, lambda size: pytest.fail(f"a file of {size} bytes"))
     monkeypatch.setattr(mmap, "mmap", refuse)
     assert not zeroed((2, MAPPED_FROM), np.int64).any()
+    with memory.used():
+        ring = zeroed((2, MAPPED_FROM), np.uint8)
+    assert not ring.any()
+    part = ring[0, 5:7]
+    del ring
+    assert memory.in_memory == 2 * MAPPED_FROM
+    del part
+    assert memory.in_memory == 0
 
 
 @on_linux

@@ -206,7 +206,7 @@ def test_what_would_never_end_is_refused(strategy: str) -> None:
     """And says what to take instead."""
     endless = shared("[UNBOUNDED]")
     engine = started(endless, BOTH, LEFT_DEEP)
-    with pytest.raises(UsageError, match=r"\[UNBOUNDED\]; use one of moving-state, .*jisc"):
+    with pytest.raises(UsageError, match=r"\[UNBOUNDED\] of .*: one of moving-state, .*jisc"):
         engine.migrate(parse_plan(BUSHY, endless), strategy, 10)
 
 

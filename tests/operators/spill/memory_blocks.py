@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
 
 from schemas.errors import StateError
 
 
 class MemoryBlocks:
-    """An `operators.spill.block_store.BlockStore`."""
+    """An `operators.spill.block_store.StateDisk`, whose files are in memory, too."""
 
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}
@@ -27,3 +28,6 @@ class MemoryBlocks:
 
     def keys(self, prefix: str) -> list[str]:
         return sorted(key for key in self.stored if key.startswith(prefix))
+
+    def map_file(self, size: int) -> mmap.mmap:
+        return mmap.mmap(-1, size)

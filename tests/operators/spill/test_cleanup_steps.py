@@ -41,7 +41,7 @@ class EvictedJoin:
         self.sizes = [plan.ledger.size((0, g)) for g in range(GROUPS)]
         parents = ((1, LEFT), None)
         self.plan_cleanup = Counted(
-            plan.sources, plan.joins, parents, plan.ledger, plan.blocks, plan.writer, plan.counters, FAR_PAST
+            plan.sources, plan.joins, parents, plan.ledger, plan.blocks, plan.writer, plan.counters, FAR_PAST, None
         )
         self.cleaned_groups: list[list[int]] = []
         self.cleanup = CleanupSteps(

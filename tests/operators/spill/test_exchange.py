@@ -27,7 +27,8 @@ class TaskShares:
         self.whole = Traced(CHAIN, PLAN)
         owner = np.random.default_rng(seed).integers(TASKS, size=(3, GROUPS))
         self.owned = [owner == task for task in range(TASKS)]
-        self.counts = [Productivity(self.whole.sources, self.whole.joins, GROUPS, owned=owned) for owned in self.owned]
+        plan = self.whole.sources, self.whole.joins, GROUPS
+        self.counts = [Productivity.of_plan(*plan, owned=owned) for owned in self.owned]
         self.tasks = [ProductivityExchange(counts, NAMES) for counts in self.counts]
         self.messages: list[PartitionTotals] = []
 

@@ -53,7 +53,7 @@ class Traced:
         self.sources = Sources(query)
         self.tree = XJoinTree(self.sources, parse_plan(plan, query))
         self.joins: list[BinaryJoin] = [join for _, join in self.tree.joins]
-        self.counts = Productivity(self.sources, self.joins, groups, **options)
+        self.counts = Productivity.of_plan(self.sources, self.joins, groups, **options)
         self.made: list[list[Tuples]] = [[] for _ in self.joins]
         self._ts = 0
 

@@ -20,10 +20,12 @@ from schemas.messages.spills import SpillEvent, decode_events, encode_events
 from tests import oracle
 from tests.cases import Case
 from tests.feeding import canonical, to_rows
+from tests.operators.aggregate.test_aggregate_properties import exactly, expected
 from tests.operators.deaths import Life
 from tests.operators.migrating import changes_of
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.small_parts import small_parts
+from tests.operators.spill.test_spill_aggregates import AGGREGATED
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
 from tests.profiles import examples
 
@@ -31,13 +33,20 @@ TURNS = st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=5), min_size=1
 """Per incarnation, the number of records of each partition that are consumed before each advance."""
 
 
-class _Incarnations:
+class Incarnations:
     """Incarnations of a task, with what outlives them: the log of events, and perhaps a snapshot."""
 
     def __init__(
-        self, case: Case, budget: MemoryBudget, changes: Sequence[tuple[Any, str, int]], *, snapshots: bool
+        self,
+        case: Case,
+        budget: MemoryBudget,
+        changes: Sequence[tuple[Any, str, int]],
+        *,
+        snapshots: bool,
+        **options: Any,
     ) -> None:
         self._case = case
+        self._options = options
         self._budget = budget
         self._snapshots = snapshots
         self._log: list[SpillEvent] = []
@@ -50,7 +59,7 @@ class _Incarnations:
             self.life.engine.migrate(to, strategy, cut)
 
     def _start(self, case: Case) -> Life:
-        life = Life(case, budget=self._budget, blocks=MemoryBlocks())
+        life = Life(case, budget=self._budget, blocks=MemoryBlocks(), **self._options)
         life.engine.durable = self._snapshots
         return life
 
@@ -128,14 +137,25 @@ def test_a_successor_finds_the_pending_results_of_the_dead(
     """Through deaths, plan changes and snapshots, every result comes once, while running or from a cleanup, and both
     may be interrupted."""
     with small_parts() if small else nullcontext():
-        _through_deaths(case, budget, incarnations, snapshots, data)
+        found = _through_deaths(case, budget, incarnations, snapshots, data)
+    assert canonical(found) == canonical(oracle.results(case.query, case.given))
+
+
+@examples(100, quick=10)
+@given(AGGREGATED, BUDGETS, TURNS, st.booleans(), st.data())
+def test_a_successor_emits_what_the_dead_would_have(
+    case: Case, budget: MemoryBudget, incarnations: list[list[int]], snapshots: bool, data: st.DataObject
+) -> None:
+    """Emissions wait for pending results, through deaths, plan changes and snapshots; they come once, in order."""
+    assert exactly(_through_deaths(case, budget, incarnations, snapshots, data)) == expected(case)
 
 
 def _through_deaths(
     case: Case, budget: MemoryBudget, incarnations: list[list[int]], snapshots: bool, data: st.DataObject
-) -> None:
+) -> list[dict[str, Any]]:
+    """All results of all incarnations."""
     changes = data.draw(st.one_of(st.just([]), changes_of(case, sorted(MIGRATIONS), 2)))
-    task = _Incarnations(case, budget, changes, snapshots=snapshots)
+    task = Incarnations(case, budget, changes, snapshots=snapshots)
     for turns in incarnations:
         taken = data.draw(st.integers(0, len(turns)))
         for number, size in enumerate(turns):
@@ -147,7 +167,7 @@ def _through_deaths(
             task.clean()
             task.die()
     task.end()
-    assert canonical(task.results) == canonical(oracle.results(case.query, case.given))
+    return task.results
 
 
 def test_a_log_of_another_weir_is_refused() -> None:

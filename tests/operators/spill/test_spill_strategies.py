@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.spill.strategies import STRATEGIES, SpillCandidates, choose, heights_of, strategy_of
+from operators.spill.productivity import heights_of
+from operators.spill.strategies import STRATEGIES, SpillCandidates, choose, strategy_of
 from schemas.errors import InvariantError, UsageError
 
 Row = tuple[int, int, int, float, float, float]

@@ -54,6 +54,19 @@ def test_plan_changes_are_measured(broker: SessionBroker) -> None:
 
 
 @pytest.mark.slow
+def test_plan_changes_between_tasks_are_measured(broker: SessionBroker) -> None:
+    settings = MigrationSettings(
+        bootstrap=broker.bootstrap, runs=1, rate=600, window_ms=300, quiet_s=5.0, per_operator=True
+    )
+    with Progress() as progress:
+        report = bench_migrations(settings, progress)
+    rows = {row.name: row.spread.median for row in report.rows}
+    assert rows.keys() >= {f"{name}: longest time without results" for name in ("jisc", "hybmig-bsc", "moving-state")}
+    assert 0 < rows["hybmig-bsc: longest time without results"] < 60_000
+    assert rows["hybmig-bsc: processor time"] > 0
+
+
+@pytest.mark.slow
 def test_kills_are_measured(broker: SessionBroker) -> None:
     settings = FailoverSettings(bootstrap=broker.bootstrap, runs=1, rate=600, windows_ms=(1_000,), session_s=6.0)
     with Progress() as progress:

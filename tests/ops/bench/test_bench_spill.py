@@ -15,6 +15,7 @@ from operators.spill.strategies import STRATEGIES
 from ops.bench.measuring.figures import Figure
 from ops.bench.measuring.measure import Progress, tells_memory
 from ops.bench.measuring.suites import Suite
+from ops.bench.papers.spill.across import across
 from ops.bench.papers.spill.beyond import accounting, asked, growth, pauses, tenth
 from ops.bench.papers.spill.figures import FULL, bench_spill, memory, throughput
 from ops.bench.papers.spill.rocksdb import CHUNK_ROWS, IN_ROCKSDB, run_in_rocksdb
@@ -272,3 +273,16 @@ def test_a_figure_is_chosen_by_its_number() -> None:
 def test_full_has_the_papers_sizes() -> None:
     assert FULL.workload((3.0, 1.0, 1.0)).minutes == 50.0
     assert FULL.partitions == 300
+
+
+def test_joins_in_workers_of_their_own() -> None:
+    """The results are those of one task, and tasks tell each other what comes of their groups."""
+    with Progress() as progress:
+        figure = across(16, WORKLOAD, TINY, progress)
+    claims = {claim.what: claim for claim in figure.claims}
+    assert claims[SAME].measured.median == 100.0
+    lines = {line[0]: line for line in figure.table}
+    assert lines.keys() >= {"one task, global-output-penalty", *STRATEGIES}
+    messages, blocks = (float(lines["global-output"][column].replace(",", "")) for column in (4, 5))
+    assert 0 < messages / 1024 < blocks
+    assert figure.name == "spill-across-16"

@@ -151,7 +151,6 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
         ((*SOURCES, "--migrate", "-5:(T H):jisc"), "--migrate: the event time -5 is before 1970"),
         ((*SOURCES, "--memory", "much"), "a size is a number of bytes, or a number and a unit, such as 64MiB"),
         ((*SOURCES, "--memory", "1MiB", "--spill", "top"), "no spill strategy 'top'; there are bottom-up, local-out"),
-        ((*SOURCES, "--memory", "1MiB", "--executor", "mjoin"), "executor mjoin has no partition groups that could"),
         ((*SOURCES, "--spill", "bottom-up"), "--spill bottom-up has no effect without --memory"),
         ((*SOURCES, "--spill-dir", "d"), "--spill-dir d has no effect without --memory"),
         ((*SOURCES, "--cleanup", "none"), "--cleanup none has no effect without --memory"),

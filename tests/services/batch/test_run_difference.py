@@ -91,9 +91,9 @@ def test_the_order_changes_while_it_runs(folder: Path, expected: list[dict[str, 
     [
         (["--plan", "((P O) H)"], b"a plan begins with O and is left-deep, such as ((O P) H) (line 1, column 1)"),
         (["--plan", "(O (P H))"], b"such as ((O P) H)"),
-        (["--executor", "mjoin"], b"executor mjoin joins, and EXCEPT subtracts"),
-        (["--migrate", "2000:((O H) P):hybmig"], b"--migrate: hybmig cannot migrate EXCEPT: it tells results by"),
-        (["--migrate", "2000:((O H) P):ghm"], b"use one of moving-state, jisc, gms, gpt"),
+        (["--executor", "mjoin"], b"--executor mjoin does not go with EXCEPT: it joins, and EXCEPT subtracts"),
+        (["--migrate", "2000:((O H) P):hybmig"], b"--migrate: a plan change by hybmig does not go with EXCEPT"),
+        (["--migrate", "2000:((O H) P):ghm"], b"one of moving-state, jisc, gms, gpt"),
         (["--migrate", "2000:(O (H P)):jisc"], b"left-deep"),
     ],
 )

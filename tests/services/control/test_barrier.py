@@ -8,10 +8,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec import structs
 
 from schemas.messages.control import Answer, BarrierMessage, Cut, Done, Opened, Propose, Request, Withdraw
 from services.control.barrier import KEPT_REPORTS, Barrier, Change, View
-from services.control.coordination import Coordination
+from services.control.coordination import PREPARATION_S, Coordination
 from services.control.participant import GRACE_S, Participant
 
 TIMEOUT_MS = 4_000
@@ -125,6 +126,24 @@ def test_the_cut_is_where_it_was_asked_for() -> None:
     (proposal,) = coordination.decide(folded(*messages), 0.0)
     view = folded(*messages, proposal, answer("a", 0, 50), answer("a", 1, 70))
     assert coordination.decide(view, 0.0) == [Cut(id="a", cut=500)]
+
+
+def test_auto_of_a_distributed_query() -> None:
+    """Its tasks say how many they are, and may take longer to answer while the next version is prepared."""
+    coordination = Coordination(1, lambda request: "", "hybmig-bsc")
+    asked = structs.replace(request("a"), strategy="auto")
+    (alone,) = coordination.decide(folded(Opened(task=0, life="t0"), asked), 0.0)
+    assert isinstance(alone, Propose)
+    assert alone.strategy == "auto"
+    opened = (Opened(task=0, life="t0", tasks=2), Opened(task=1, life="t1", tasks=2))
+    (proposal,) = coordination.decide(folded(*opened, asked), 0.0)
+    assert isinstance(proposal, Propose)
+    assert (proposal.strategy, proposal.tasks) == ("hybmig-bsc", 2)
+    view = folded(*opened, proposal, answer("a", 0, 50))
+    assert coordination.decide(view, 0.0) == []
+    assert coordination.decide(view, TIMEOUT_MS / 1000 + PREPARATION_S - 0.1) == []
+    (withdrawal,) = coordination.decide(view, TIMEOUT_MS / 1000 + PREPARATION_S)
+    assert isinstance(withdrawal, Withdraw)
 
 
 def test_the_coordinator_withdraws() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from operators.distributed.decompose import DistributedOperator, decompose
+from operators.distributed.rows_windows import counted_windows
 from operators.plan.plan import parse_plan
-from schemas.errors import StateError, UsageError
+from operators.spill.spilling import MemoryBudget
+from schemas.errors import StateError
 from schemas.language.program import parse_program
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.query import Query
-from services.placement.distributed import DistributedLayout, check_distributed_settings, part_fingerprint
+from services.placement.distributed import DistributedLayout, part_fingerprint
 from services.process.security import KafkaClients
-from services.process.settings import Guarantee, WorkerSettings
+from services.process.settings import Guarantee, Placement, WorkerSettings
 from services.recovery.starting_point import Committed, plan_handover
+from services.worker.worker import Worker
 
 TEXT = """
 CREATE STREAM a (k BIGINT, x BIGINT, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at');
@@ -64,15 +68,24 @@ def test_another_split_or_plan_is_another_operator() -> None:
     assert len({DistributedLayout(operators(bound, n), COUNTS).name for n in (1, 2)}) == 2
 
 
-def test_settings_that_operators_cannot_keep_are_refused() -> None:
-    check_distributed_settings(query(), SETTINGS)
-    for bound, settings, why in (
-        (query(), replace(SETTINGS, guarantee=Guarantee.AT_LEAST_ONCE), "at-least-once would repeat"),
-        (query(), replace(SETTINGS, idle_timeout_ms=5), "an idle timeout is given"),
-        (query(more=", idle_timeout = '1 SECOND'"), SETTINGS, "stream c declares idle_timeout"),
-    ):
-        with pytest.raises(UsageError, match=f"{why}.*placement fused"):
-            check_distributed_settings(bound, settings)
+@pytest.mark.parametrize(
+    ("more", "rows", "guarantee"),
+    [
+        ({}, False, Guarantee.AT_LEAST_ONCE),
+        ({"jit": True}, False, Guarantee.EXACTLY_ONCE),
+        ({"budget": MemoryBudget(1 << 20, "bottom-up")}, False, Guarantee.EXACTLY_ONCE),
+        ({}, True, Guarantee.EXACTLY_ONCE),
+    ],
+)
+def test_what_tasks_tell_each_other_is_recorded_in_transactions(
+    more: dict[str, Any], rows: bool, guarantee: Guarantee
+) -> None:
+    """Also with --guarantee at-least-once, which then gives more than it promises."""
+    settings = replace(SETTINGS, placement=Placement.PER_OPERATOR, guarantee=Guarantee.AT_LEAST_ONCE, **more)
+    text = TEXT.replace("OP", "=").replace(" MORE", "")
+    (bound,) = parse_program(text.replace("c C [RANGE 1 SECOND]", "c C [ROWS 5]") if rows else text).queries
+    assert bool(counted_windows(bound)) == rows
+    assert Worker(bound, settings)._settings.guarantee is guarantee
 
 
 def test_a_plan_takes_over_where_windows_begin() -> None:

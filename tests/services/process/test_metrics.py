@@ -54,3 +54,16 @@ def test_spills_are_counted_by_how_they_grow() -> None:
     again.retire()
     assert "weir_owed_pairs{" not in metrics.page().decode()
     metrics.of("1").retire()
+
+
+def test_gauges_of_a_number_stay_while_a_task_of_either_plan_has_it() -> None:
+    metrics = WorkerMetrics("q")
+    metrics.assigned(0)
+    metrics.of("0").pending.set(3)
+    metrics.assigned(0)  # of the plan that is prepared
+    assert 'weir_tasks{query="q"} 2.0' in metrics.page().decode()
+    metrics.revoked(0)
+    assert value(metrics, "pending_tuples") == 3
+    metrics.revoked(0)
+    assert "weir_pending_tuples{" not in metrics.page().decode()
+    assert 'weir_tasks{query="q"} 0.0' in metrics.page().decode()

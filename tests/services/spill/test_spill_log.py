@@ -66,6 +66,50 @@ def test_the_oldest_records_are_dropped_first() -> None:
     assert log.deletable() == {("q.spills", 0): 45}
 
 
+def test_a_writer_without_transactions_adopts_what_it_needs() -> None:
+    """It writes the records of its predecessor again under its own name, before its first own."""
+    known = [LogRecord(7, (left(5),), "(A B)", 40, "x"), LogRecord(8, (left(9),), "(B A)", 42, "x")]
+    log = SpillLog(("q.spills", 0), 64, known, 9, "y")
+    assert log.span == (7, 9)
+    records = log.add([left(11)], "(A B)")
+    assert [record.key for record in records] == [b"9", b"10", b"11"]
+    decoded = [decode_events(record.value, 64, "log") for record in records]
+    assert [(one.events, one.plan) for one in decoded] == [
+        ((left(5),), "(A B)"), ((left(9),), "(B A)"), ((left(11),), "(A B)")
+    ]  # fmt: skip
+    assert {one.writer for one in decoded} == {"y"}
+    assert log.span == (9, 12)
+    assert log.deletable() == {("q.spills", 0): 43}
+    assert [record.key for record in log.add([left(12)], "(A B)")] == [b"12"]
+
+
+def test_records_of_transactions_need_no_writer() -> None:
+    """A predecessor without transactions named itself, so its records are written again, once."""
+    log = SpillLog(("q.spills", 0), 64, [LogRecord(7, (left(5),), "(A B)", 40, "x")], 8)
+    assert [decode_events(record.value, 64, "log").writer for record in log.add([], "(A B)")] == [""]
+    assert log.add([], "(A B)") == []
+    log = SpillLog(("q.spills", 0), 64, [LogRecord(7, (left(5),), "(A B)", 40)], 8)
+    assert log.add([], "(A B)") == []
+
+
+@pytest.mark.kafka
+def test_what_another_writer_left_does_not_count(topics: Topics) -> None:
+    """Without transactions the log also holds records behind the commit, and records of one that hung meanwhile."""
+    topic = topics("spills", 1)
+    clients = KafkaClients(topics.bootstrap)
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "log_level": 0})
+    logs = {writer: SpillLog((topic, 0), 64, (), 3, writer) for writer in ("dead", "own", "hangs")}
+    for writer, at in (("dead", 1), ("dead", 2), ("own", 10), ("own", 20), ("hangs", 5), ("hangs", 6)):
+        for record in logs[writer].add([left(at)], "(A B)"):
+            producer.produce(topic, record.value, record.key, partition=0, on_delivery=telling(record))
+    assert producer.flush(30) == 0
+    found = read_log(clients, (topic, 0), 64, (3, 5), former="own", writer="next")
+    assert found.events == [left(10), left(20)]
+    assert [record.key for record in found.add([], "(A B)")] == [b"5", b"6"]
+    with pytest.raises(StateError, match="has no record 3"):
+        read_log(clients, (topic, 0), 64, (3, 5), former="unknown")
+
+
 @pytest.mark.kafka
 def test_a_successor_reads_what_its_commit_needs(topics: Topics) -> None:
     """It reads the later record if a number occurs twice, and fails with a clear error if a record is missing."""

@@ -7,18 +7,20 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from operators.kernels.pages import MAPPED_FROM, RingMemory, zeroed
 from operators.spill.block_store import BlockStore
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
 from schemas.query import Type
-from services.spill.block_store import BUFFER_BYTES, SpillStore
+from services.spill.block_store import BUFFER_BYTES, SpillError, SpillStore
 from tests.operators.spill.memory_blocks import MemoryBlocks
 
 ROOT = Path(__file__).parents[3]
@@ -60,6 +62,75 @@ def test_keys_of_a_prefix_ascend(blocks: BlockStore) -> None:
     assert blocks.keys("j1") == ["j1", "j1/g007/p1", "j1/g007/p2", "j1/g01/p1"]
     assert len(blocks.keys("")) == 5
     assert blocks.keys("j3") == []
+
+
+def test_a_mapped_file_has_zeros_and_leaves_nothing(tmp_path: Path) -> None:
+    store = SpillStore(tmp_path / "spill")
+    before = sorted(tmp_path.rglob("*"))
+    pages = memoryview(store.map_file(100_000))
+    assert pages[:] == bytes(100_000)
+    pages[70_000:70_003] = b"abc"
+    assert pages[69_999:70_004] == b"\0abc\0"
+    assert sorted(tmp_path.rglob("*")) == before
+    store.close()
+
+
+@contextlib.contextmanager
+def limited(kind: int, most: int) -> Iterator[None]:
+    """Lower one of this process's limits."""
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+def test_mapped_files_need_no_descriptors(tmp_path: Path) -> None:
+    """Each kept one: some rings of some tasks, and a worker could open no file and no connection."""
+    store = SpillStore(tmp_path / "spill")
+    with tempfile.TemporaryFile() as free, limited(resource.RLIMIT_NOFILE, free.fileno() + 8):
+        memory = RingMemory(0, store.map_file)
+        with memory.used():
+            rings = [zeroed(MAPPED_FROM, np.uint8) for _ in range(64)]
+    assert memory.in_files == 64 * MAPPED_FROM
+    for number, ring in enumerate(rings):
+        ring[:] = number
+    assert [set(ring.tolist()) for ring in rings] == [{number} for number in range(64)]
+    store.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists a process's mappings")
+def test_a_file_is_mapped_while_something_refers_to_it(tmp_path: Path) -> None:
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count(f"{tmp_path}/spill/")
+
+    store = SpillStore(tmp_path / "spill")
+    before = mappings()
+    ring = np.frombuffer(store.map_file(1 << 16), np.int64).reshape(2, -1)
+    ring[:] = 7
+    part = ring[1, -3:]
+    del ring
+    assert mappings() == before + 1
+    assert part.tolist() == [7, 7, 7]
+    del part
+    assert mappings() == before
+    store.close()
+
+
+def test_too_many_open_files_are_not_the_disk(tmp_path: Path) -> None:
+    store = SpillStore(tmp_path / "spill")
+    with limited(resource.RLIMIT_NOFILE, 3), pytest.raises(SpillError, match="too many files open: raise") as error:
+        store.map_file(1 << 16)
+    one_line(error)
+    store.close()
+
+
+def test_a_file_for_which_the_disk_has_no_room_is_refused(tmp_path: Path) -> None:
+    store = SpillStore(tmp_path / "spill")
+    with pytest.raises(SpillError, match=r"bytes of state cannot be kept in a file: .*; "):
+        store.map_file(1 << 55)
+    store.close()
 
 
 def test_what_was_deleted_is_gone(blocks: BlockStore) -> None:
@@ -124,7 +195,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from services.spill.block_store import SpillStore
+from services.spill.block_store import SpillError, SpillStore
 store = SpillStore(Path(sys.argv[1]))
 for number in range(100):
     store.put(f"{number:03d}", np.random.default_rng(number).bytes(256 << 10))
@@ -228,17 +299,6 @@ def test_a_missing_block_says_what_to_do(tmp_path: Path) -> None:
     one_line(error)
 
 
-@contextlib.contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Simulate a full disk by a limit on file sizes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def fill(store: SpillStore, accepted: list[int]) -> None:
     """Put far more than the buffers hold; returns what was accepted."""
     for number in range(20 * BUFFER_BYTES // BLOCK):
@@ -252,7 +312,7 @@ def test_a_full_disk_refuses_blocks_and_keeps_the_others(tmp_path: Path) -> None
     store.put("durable", noise(0))
     store.flush()
     accepted: list[int] = []
-    with files_of_at_most(BUFFER_BYTES // 4):
+    with limited(resource.RLIMIT_FSIZE, BUFFER_BYTES // 4):
         with pytest.raises(StateError, match=r"cannot be written.*; the disk is full: free some room or") as error:
             fill(store, accepted)
         one_line(error)

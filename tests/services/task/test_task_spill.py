@@ -242,3 +242,16 @@ def test_a_quiet_task_cleans_up_everything(tmp_path: Path) -> None:
     assert history.pending() == 0
     assert not history.spill.run_cleanup_step(time.monotonic()), "no results were pending a moment ago"
     history.spill.close()
+
+
+def test_what_the_last_cleanup_has_produced_is_committed(tmp_path: Path) -> None:
+    """A plan may end right after a cleanup step, without an epoch in between."""
+    budget = MemoryBudget(2_000, "bottom-up", groups=4)
+    start = SpillStart(budget, tmp_path, SpillLog(LANE, budget.groups, [], 0))
+    engine = Engine(JOINED, plan=PLANS[0], budget=budget, blocks=start.blocks)
+    late = [("out", encode_results(engine.advance(0)))]
+    spill = TaskSpill(start, engine, 0, lambda: [late.pop()] if late else [], lambda: str(engine.plan))
+    found, _ = spill.commit()
+    assert len(found) == 1
+    assert spill.commit() == ([], [])
+    spill.close()

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import orjson
 import pytest
 from confluent_kafka import Producer
 
@@ -15,7 +17,8 @@ from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
 from tests import oracle
 from tests.broker_fixture import Topics
-from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, wait_for
+from tests.services.worker import test_aggregate_faults, test_difference_faults
+from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, assert_exact, canonical, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -166,7 +169,8 @@ def test_a_split_plan_moves_to_a_joining_worker(topics: Topics, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+@pytest.mark.parametrize("strategy", ["moving-state", "auto", "jisc"])
+def test_a_worker_dies_while_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Right after the cut is fixed one of three workers is killed, and another comes; then the plan changes back."""
     case = Case.make(topics, tmp_path, FOUR, partitions=2)
     feed, rng = Feed(case), random.Random(5)
@@ -176,7 +180,7 @@ def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, wo
     send(feed, rng, 0, 80)
     spread(team, 3)
     for turn, plan in enumerate(["(((A B) C) D)", "((A D) (C B))"], 1):
-        change = workers.migrate(case, plan, "auto", "--wait", "--timeout", "30s")
+        change = workers.migrate(case, plan, strategy, "--wait", "--timeout", "30s")
         send(feed, rng, 160 * turn - 80, 80)
         wait_for(lambda change=change: change.ended() or decided(team), team[0].with_log("the cut"))
         team.pop(0).kill()
@@ -190,6 +194,33 @@ def test_a_worker_dies_while_the_plan_changes(topics: Topics, tmp_path: Path, wo
     assert_exact(case, reader, team[0])
     times = [row["_ts"] for row in reader.rows()]
     assert times == sorted(times)
+
+
+@pytest.mark.deep
+def test_a_worker_dies_while_a_plan_is_prepared(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """The change takes place all the same, once another worker has come."""
+    case = Case.make(topics, tmp_path, FOUR, partitions=2)
+    feed, rng = Feed(case), random.Random(8)
+    options = (*PLACED, "--plan", "((A B) (C D))", "--operator-partitions", "1")
+    team = [workers.start(case, *options) for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    send(feed, rng, 0, 80)
+    spread(team, 3)
+    change = workers.migrate(case, "(((A B) C) D)", "hybmig-bsc", "--wait", "--timeout", "30s")
+    wait_for(lambda: all("preparing a plan" in worker.text() for worker in team), team[0].with_log("the preparation"))
+    team.pop(0).kill()
+    team.append(workers.start(case, *options))
+    send(feed, rng, 80, 80)
+    code, _, err = change.finish()
+    assert code == 0, err
+    wait_for(lambda: "(((A B) C) D)" in operators(team), lambda: team[0].with_log("the new plan"))
+    feed.finish(CLOSING)
+    reader = Reader(case.bootstrap, case.sink)
+    assert_exact(case, reader, team[0])
+    times = [row["_ts"] for row in reader.rows()]
+    assert times == sorted(times)
+    late = letters(case, "late")
+    assert len(late) == len({*late}) > 0
 
 
 @pytest.mark.slow
@@ -233,7 +264,8 @@ def repeat(case: Case, topic: str) -> None:
 
 
 @pytest.mark.deep
-def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+@pytest.mark.parametrize("strategy", ["moving-state", "hybmig-bsc", "jisc"])
+def test_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """At the cut the tasks of another plan take over, in the same workers; not by a strategy that needs both plans'
     states in one place."""
     case = Case.make(topics, tmp_path, FOUR)
@@ -244,14 +276,15 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     spread(team, 3)
     reader = Reader(case.bootstrap, case.sink)
     reader.wait_for_count(1)
-    refused = workers.migrate(case, "((A D) (B C))", "jisc").finish()
+    refused = workers.migrate(case, "((A D) (B C))", "hybmig").finish()
     assert refused[0] == 1, refused
-    assert "distributed joins change plans by moving-state only, not by jisc" in refused[2]
-    change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "30s")
+    assert "a plan change by hybmig does not go with --placement per-operator" in refused[2]
+    change = workers.migrate(case, "((A D) (B C))", strategy, "--wait", "--timeout", "30s")
     send(feed, rng, 100, 100)
     code, out, err = change.finish()
     assert code == 0, err
     assert out.count("changed at") == 3
+    assert ("plan taken over" in "".join(worker.text() for worker in team)) == (strategy != "moving-state")
     send(feed, rng, 200, 100)
     wanted = {"((A D) (B C))", "(A D)", "(B C)"}
 
@@ -264,4 +297,227 @@ def test_the_plan_changes(topics: Topics, tmp_path: Path, workers: Workers) -> N
     assert_exact(case, reader, team[0])
     times = [row["_ts"] for row in reader.rows()]
     assert times == sorted(times)
+    late = letters(case, "late")
+    assert len(late) == len({*late}) > 0
     assert [worker.stop() for worker in team] == [0, 0]
+
+
+TABLES = """
+CREATE STREAM a (k BIGINT, x BIGINT, at TIMESTAMP) WITH (topic = '{a}', format = 'json', timestamp = 'at');
+CREATE STREAM b (x BIGINT, y BIGINT, at TIMESTAMP) WITH (topic = '{b}', format = 'json', timestamp = 'at');
+CREATE TABLE names (k BIGINT, name STRING) WITH (path = 'names.csv', format = 'csv');
+CREATE TABLE kinds (y BIGINT, kind STRING) WITH (path = 'kinds.csv', format = 'csv');
+INSERT INTO '{sink}'
+SELECT "the.A".x AS x, N.name AS name, K.kind AS kind
+FROM a "the.A" [RANGE 200 MILLISECONDS], names N, b B [RANGE 200 MILLISECONDS], kinds K
+WHERE "the.A".k = N.k AND "the.A".x = B.x AND B.y = K.y
+"""
+
+
+def test_tables_are_joined_where_their_join_is(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Every share of a join has the whole table; a worker is killed, and reads the tables again."""
+    case = Case.make(topics, tmp_path, TABLES, partitions=2)
+    tables: dict[str, list[Row]] = {
+        "names": [{"k": k, "name": f"n{k}{twin}"} for k in range(4) for twin in "ab"],
+        "kinds": [{"y": y, "kind": f"k{y}"} for y in range(3)],
+    }
+    for name, rows in tables.items():
+        lines = [",".join(map(str, row)) for row in ([*rows[0]], *(row.values() for row in rows))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    feed, rng = Feed(case), random.Random(5)
+
+    def send_rows(start: int) -> None:
+        for i in range(start, start + 100):
+            at = BASE + 10 * i
+            feed.send("a", [{"k": rng.randrange(6), "x": rng.randrange(5), "at": at}], i % 2)
+            feed.send("b", [{"x": rng.randrange(5), "y": rng.randrange(4), "at": at}], i % 2)
+        feed.flush()
+
+    options = (*PLACED, "--operator-partitions", "2", "--plan", '((("the.A" N) B) K)')
+    team = [workers.start(case, *options) for _ in range(2)]
+    send_rows(0)
+    spread(team, 8)
+    team.pop().kill()
+    send_rows(100)
+    feed.finish({"a": {"k": -1, "x": -1}, "b": {"x": -2, "y": -1}})
+    expected = canonical(oracle.results(case.query, {**case.rows, **tables}))
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(expected.total(), team[0].alive)
+    assert canonical(reader.rows()) == expected
+    assert team[0].stop() == 0
+
+
+def test_silent_sources_hold_no_results_back(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Two sources of the lower joins fall silent, and the joins above go on; what then comes too late is a late
+    tuple."""
+    text = FOUR.replace("disorder = '50", "idle_timeout = '300 MILLISECONDS', disorder = '50")
+    case = Case.make(topics, tmp_path, re.sub(r"RANGE \d+ MILLISECONDS", "RANGE 3 SECONDS", text))
+    feed, rng = Feed(case), random.Random(13)
+    worker = workers.start(case, *PLACED, "--plan", "(((A B) C) D)").wait_running(range(3))
+    for i in range(30):
+        at = BASE + 10 * i
+        feed.send("a", [{"k": i % 4, "x": 0, "note": "", "at": at}])
+        feed.send("b", [{"k": i % 4, "y": i % 3, "at": at}])
+    for i in range(100):
+        at = BASE + 300 + 10 * i
+        feed.send("c", [{"y": rng.randrange(3), "v": 2.0, "at": at}])
+        feed.send("d", [{"k": rng.randrange(4), "w": 5, "at": at}])
+    feed.flush()
+    reader = Reader(case.bootstrap, case.sink)
+    last = BASE + 300 + 10 * 99 - 50
+    wait_for(
+        lambda: any(row["_ts"] >= last - 20 for row in reader.rows()), lambda: worker.with_log("results of the others")
+    )
+    feed.raw("a", orjson.dumps({"k": 0, "x": 0, "note": "too late", "at": BASE + 310}), 0)
+    feed.flush()
+    wait_for(lambda: letters(case, "late"), lambda: worker.with_log("a late tuple"))
+    feed.finish(CLOSING)
+    assert_exact(case, reader, worker)
+    assert worker.stop() == 0
+
+
+@pytest.mark.deep
+def test_windows_that_count_tuples(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """One task counts for joins in six others. The workers are killed one after the other, and the plan changes:
+    counting goes on where it was, and the new plan's task counts anew."""
+    text = FOUR.replace("b B [RANGE 300 MILLISECONDS]", "b B [ROWS 25]").replace("d D [RANGE 200 ", "d D [RANGE 900 ")
+    case = Case.make(topics, tmp_path, text.replace("c C [RANGE 400 MILLISECONDS]", "c C [ROWS 40]"), partitions=2)
+    feed, rng = Feed(case), random.Random(15)
+    options = (*PLACED, "--operator-partitions", "2", "--jit", "on", "--plan", "(((A B) C) D)")
+    team = [workers.start(case, *options) for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    send(feed, rng, 0, 150)
+    spread(team, 7)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1)
+    team.pop().kill()
+    send(feed, rng, 150, 100)
+    team.append(workers.start(case, *options))
+    spread(team, 7)
+    team.pop(0).kill()
+    team.append(workers.start(case, *options))
+    send(feed, rng, 250, 100)
+    spread(team, 7)
+    change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "60s")
+    wait_for(lambda: decided(team), lambda: team[0].with_log("a change of plans"))
+    send(feed, rng, 350, 150)
+    code, _, err = change.finish()
+    assert code == 0, err
+    team.pop(0).kill()
+    send(feed, rng, 500, 50)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    assert team[0].stop() == 0
+
+
+@pytest.mark.deep
+def test_joins_within_memory_budgets(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """What a task spills is late for the tasks above, through two kills and a plan change; in the end nothing is
+    pending."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(12)
+    options = (*PLACED, "--memory", "8KiB", "--spill", "bottom-up", "--operator-partitions", "2")
+    team = [workers.start(case, *options, "--plan", "(((A B) C) D)") for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    spread(team, 10)
+    reader = Reader(case.bootstrap, case.sink)
+    send(feed, rng, 0, 100)
+    reader.wait_for_count(1)
+    wait_for(
+        lambda: sum(worker.metric("spilled_groups_total") for worker in team) > 0, lambda: team[0].with_log("spills")
+    )
+    team.pop().kill()
+    send(feed, rng, 100, 100)
+    team.append(workers.start(case, *options, "--plan", "(((A B) C) D)"))
+    spread(team, 10)
+    change = workers.migrate(case, "((A D) (B C))", "moving-state", "--wait", "--timeout", "60s")
+    wait_for(lambda: decided(team), lambda: team[0].with_log("a change of plans"))
+    send(feed, rng, 200, 150)
+    code, _, err = change.finish()
+    assert code == 0, err
+    send(feed, rng, 350, 50)
+    team.pop(0).kill()
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    wait_for(lambda: team[0].metric("owed_pairs") == 0, lambda: team[0].with_log("no backlog"))
+    assert team[0].stop() == 0
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("strategy", ["moving-state", "jisc"])
+@pytest.mark.parametrize(
+    ("module", "plans", "tasks"),
+    [(test_aggregate_faults, ("(T H)", "(H T)"), 6), (test_difference_faults, ("((O P) H)", "((O H) P)"), 5)],
+    ids=["aggregates", "difference"],
+)
+def test_changes_of_an_answer(
+    module: ModuleType,
+    plans: tuple[str, str],
+    tasks: int,
+    strategy: str,
+    topics: Topics,
+    tmp_path: Path,
+    workers: Workers,
+) -> None:
+    """Two tasks share the groups, or the keys. A worker is killed, then another plan takes over: each change once, in
+    order per partition."""
+    case = Case.make(topics, tmp_path, module.QUERY)
+    feed, rng = Feed(case), random.Random(8)
+    options = (*PLACED, "--operator-partitions", "2", "--plan", plans[0])
+    team = [workers.start(case, *options) for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    spread(team, tasks)
+    module.send(feed, rng, 0, 100)
+    reader = Reader(case.bootstrap, case.sink)
+    reader.wait_for_count(1)
+    team.pop().kill()
+    module.send(feed, rng, 100, 100)
+    change = workers.migrate(case, plans[1], strategy, "--wait", "--timeout", "60s")
+    wait_for(lambda: decided(team), lambda: team[0].with_log("a change of plans"))
+    module.send(feed, rng, 200, 200)
+    code, _, err = change.finish()
+    assert code == 0, err
+    module.send(feed, rng, 400, 50)
+    feed.finish(module.CLOSING)
+    expected = oracle.results(case.query, case.rows)
+    reader.wait_for_count(len(expected), team[0].alive)
+    assert canonical(reader.rows()) == canonical(expected), team[0].with_log("changes")
+    for partition in {record.partition for record in reader.records}:
+        times = [orjson.loads(r.value or b"")["_ts"] for r in reader.records if r.partition == partition]
+        assert times == sorted(times)
+    if case.query.aggregation is not None:
+        keys = [record.key for record in reader.records]
+        assert keys == [orjson.dumps({"room": row["room"]}) for row in reader.rows()]
+    assert team[0].stop() == 0
+
+
+def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """After kill -9 results may come twice, none is missing, and none is invented."""
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(6)
+    options = (*PLACED, "--guarantee", "at-least-once", "--commit", "500ms", "--plan", "((A B) (C D))")
+    for turn in range(2):
+        team = [workers.start(case, *options) for _ in range(2)]
+        spread(team, 3)
+        send(feed, rng, 150 * turn, 150)
+        wait_for(lambda: sum(w.metric("results_total") for w in team) > 0, team[0].with_log("results"))  # noqa: B023
+        for worker in team:
+            worker.kill()
+    worker = workers.start(case, *options)
+    feed.finish(CLOSING)
+    expected = case.expected()
+    reader = Reader(case.bootstrap, case.sink)
+    wait_for(lambda: not expected - canonical(reader.rows()), worker.with_log("all results"))
+    assert set(canonical(reader.rows())) == set(expected)
+    assert worker.stop() == 0
+
+
+def test_a_query_without_a_join_has_one_operator(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    begin, _, _ = FOUR.partition("INSERT")
+    case = Case.make(topics, tmp_path, f"{begin} INSERT INTO '{{sink}}' SELECT A.x AS x FROM a A [RANGE 1 SECOND]")
+    worker = workers.start(case, *PLACED).wait_running()
+    feed, rng = Feed(case), random.Random(7)
+    feed.send("a", [{"k": 1, "x": rng.randrange(9), "note": "", "at": BASE + 10 * i} for i in range(50)])
+    feed.finish({"a": CLOSING["a"]})
+    assert_exact(case, Reader(case.bootstrap, case.sink), worker)
+    assert worker.stop() == 0

@@ -176,8 +176,8 @@ def test_nothing_is_lost_whatever_happens(
         count = len(reader.poll())
         wait_for(lambda count=count: go_on(1) or len(reader.poll()) > count, lambda: team[0].with_log("results go on"))
     others = [other for other in ("(((A B) C) D)", "((A B) (C D))") if other != plan]
-    for turn in (*others, plan):
-        change = workers.migrate(case, turn, "auto", "--wait", "--timeout", "60s")
+    for turn, strategy in zip((*others, plan), ("auto", "jisc", "auto"), strict=False):
+        change = workers.migrate(case, turn, strategy, "--wait", "--timeout", "60s")
         wait_for(lambda change=change: go_on(1) or change.ended() or decided(team), lambda: team[0].with_log("the cut"))
         team.pop(0).kill()
         team.append(start())
@@ -192,4 +192,3 @@ def test_nothing_is_lost_whatever_happens(
     if split == "1":
         times = [row["_ts"] for row in reader.rows()]
         assert times == sorted(times)
-

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from schemas.errors import StateError
+from schemas.errors import StateError, UsageError
 from schemas.messages.control import MemberRecord, RegisteredQuery
 from services.registry.member_log import known_members
 from services.registry.query_registry import write
@@ -23,7 +23,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
 
 @pytest.mark.deep
-def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+@pytest.mark.parametrize("jit", ["off", "on"])
+def test_twenty_queries_come_and_go_under_load_and_kills(
+    topics: Topics, tmp_path: Path, workers: Workers, jit: str
+) -> None:
     """Some are added with the past and some from now on, some dropped, some replaced, while input flows and workers are
     killed."""
     trial = GroupTrial.make(topics, tmp_path)
@@ -31,7 +34,7 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     trial.register({f"q{n}": select(rng) for n in range(16)})
     added = 16
     for life in range(3):
-        worker = workers.start(trial.case).wait_running()
+        worker = workers.start(trial.case, "--jit", jit).wait_running()
         for part in range(3):
             seen = worker.metric("group_results_total")
             send(feed, rng, 360 * life + 120 * part, 120)
@@ -46,7 +49,7 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
                 trial.drop(f"q{5 + life}")
                 trial.wait_begun(worker)
         worker.kill()
-    worker = workers.start(trial.case).wait_running()
+    worker = workers.start(trial.case, "--jit", jit).wait_running()
     trial.register({"last": select(rng)})
     trial.wait_begun(worker)
     assert len(trial.selects) == 20
@@ -60,6 +63,72 @@ def test_twenty_queries_come_and_go_under_load_and_kills(topics: Topics, tmp_pat
     assert worker.metric("group_queries") == 20
     assert worker.metric("group_results_total") == worker.metric("results_total")
     assert worker.stop() == 0
+
+
+@pytest.mark.deep
+def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Queries are added and dropped while workers die without transactions: every topic has all results, and none that
+    is not one."""
+    trial = GroupTrial.make(topics, tmp_path)
+    feed, rng = Feed(trial.case), random.Random(9)
+    options = ("--guarantee", "at-least-once", "--commit", "500ms")
+    trial.register({f"q{n}": select(rng, joins=True) for n in range(4)})
+    for life in range(3):
+        worker = workers.start(trial.case, *options).wait_running()
+        seen = worker.metric("results_total")
+        send(feed, rng, 120 * life, 120)
+        wait_for(lambda w=worker, n=seen: w.metric("results_total") > n, lambda w=worker: w.with_log("results"))
+        trial.register({f"q{4 + life}": select(rng, joins=True)})
+        if life == 1:
+            trial.drop("q0")
+        worker.kill()
+    worker = workers.start(trial.case, *options).wait_running()
+    trial.wait_begun(worker)
+    feed.finish(CLOSING)
+    for sink, wanted in trial.expected().items():
+        reader = Reader(trial.case.bootstrap, sink, "read_uncommitted")
+        wait_for(lambda r=reader, e=wanted: not e - canonical(r.rows()), lambda w=worker: w.with_log("all results"))
+        reader.close()
+    assert worker.stop() == 0
+
+
+@pytest.mark.deep
+def test_a_group_has_a_task_per_partition(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Two workers share the tasks. Queries come and go while one is killed, in each task from a cut of its own."""
+    trial = GroupTrial.make(topics, tmp_path, partitions=3)
+    feed, rng = Feed(trial.case), random.Random(11)
+    by_mote = " PARTITION BY T.mote, H.mote"
+    t, h = "temperature T [RANGE 300 MILLISECONDS]", "humidity H [RANGE 200 MILLISECONDS]"
+    light = "light L [RANGE 300 MILLISECONDS]"
+    trial.register(
+        {
+            "q0": f"SELECT T.mote, T.celsius, H.percent FROM {t}, {h} WHERE T.mote = H.mote AND T.celsius > 9{by_mote}",
+            "q1": f"SELECT T.mote, COUNT(*) AS n FROM {t}, {h} WHERE T.mote = H.mote GROUP BY T.mote "
+            f"EMIT EVERY 250 MILLISECONDS{by_mote}",
+            "q2": f"SELECT T.mote, H.percent, L.lux FROM {t}, {h}, {light} WHERE T.mote = H.mote AND L.mote = H.mote "
+            "PARTITION BY T.mote, H.mote, L.mote",
+        }
+    )
+    team = [workers.start(trial.case) for _ in range(2)]
+    send(feed, rng, 0, 120)
+
+    def shared() -> bool:
+        found = [worker.running_tasks() for worker in team]
+        return all(found) and sorted(task for tasks in found for task in tasks) == [0, 1, 2]
+
+    wait_for(shared, lambda: team[0].with_log("three tasks"))
+    trial.register({"q3": f"SELECT T.mote, L.lux FROM {t}, {light} WHERE T.mote = L.mote PARTITION BY T.mote, L.mote"})
+    trial.drop("q0")
+    trial.wait_begun(team[0])
+    send(feed, rng, 120, 120)
+    team.pop(0).kill()
+    team.append(workers.start(trial.case))
+    send(feed, rng, 240, 120)
+    feed.finish(CLOSING)
+    assert trial.judge(team[-1]) > 300
+    with pytest.raises(UsageError, match="has a task per partition, by column mote of"):
+        trial.register({"q4": f"SELECT T.mote FROM {t}, {h} WHERE T.mote = H.mote"})
+    assert [worker.stop() for worker in team] == [0, 0]
 
 
 @pytest.mark.deep
@@ -126,9 +195,9 @@ def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Worker
     del trial.selects[f"{name}-hot"]
     trial.wait_begun(worker)
     assert worker.stop() == 0
-    refused = workers.start(trial.case, "--jit", "on")
+    refused = workers.start(trial.case, "--placement", "per-operator")
     assert refused.process.wait(60) == 2
-    assert "--jit on is not for a group" in refused.text()
+    assert "a group of queries does not go with --placement per-operator" in refused.text()
     log = f"weir-{name}.members"
     admin = AdminClient({"bootstrap.servers": trial.case.bootstrap})
     admin.delete_topics([log])[log].result(30)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 
-from operators.spill.spilling import MemoryBudget
-from schemas.errors import UsageError
-from schemas.language.program import parse_program
 from services.kafka.topics import ControlTopics
-from services.process.security import KafkaClients
-from services.process.settings import Guarantee, Placement, WorkerSettings
-from services.worker.worker import Worker
 from tests.broker_fixture import Topics
 from tests.services.worker.test_exactly_once import CLOSING, SENSORS, send
-from tests.worker_harness import Case, Feed, Reader, Workers, assert_exact, in_time, wait_for
+from tests.worker_harness import Case, Feed, Reader, Workers, assert_exact, canonical, in_time, unmarked, wait_for
 
 FOREVER = SENSORS.replace("[RANGE 800 MILLISECONDS]", "[UNBOUNDED]").replace("[RANGE 500 MILLISECONDS]", "[ROWS 150]")
 
@@ -55,11 +50,37 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
     assert second.stop() == 0
 
 
+@pytest.mark.kafka
+def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Workers with a budget die twice without transactions. Then one with transactions takes over what is pending."""
+    case = Case.make(topics, tmp_path, SENSORS)
+    feed, rng = Feed(case), random.Random(29)
+    reader = Reader(case.bootstrap, case.sink, "read_uncommitted")
+    spills = Reader(case.bootstrap, ControlTopics.of(f"weir-{case.sink}").spills, "read_uncommitted")
+    for begin in (0, 100, 200):
+        options = (*SMALL, "--spill", "bottom-up", "--guarantee", "at-least-once", "--commit", "500ms")
+        worker = workers.start(case, *options).wait_running()
+        send(feed, rng, begin, 100)
+        wait_for(lambda w=worker: w.metric("watermark_milliseconds") == case.watermark(), worker.with_log("progress"))
+        wait_for(lambda w=worker: w.metric("spilled_groups_total") > 0, worker.with_log("spills"))
+        worker.kill()
+    assert not all(map(in_time, reader.rows())), "a cleanup has produced some results"
+    writers = {json.loads(record.value or b"")["writer"] for record in spills.poll()}
+    assert len(writers) == 3
+    worker = workers.start(case, *SMALL).wait_running()
+    feed.finish(CLOSING)
+    expected = case.expected()
+    wait_for(lambda: not expected - canonical(unmarked(reader.rows())), worker.with_log("all results"))
+    assert set(canonical(unmarked(reader.rows()))) == set(expected)
+    wait_for(lambda: worker.metric("owed_pairs") == 0 == worker.metric("spilled_tuples"), worker.with_log("no backlog"))
+    assert worker.stop() == 0
+
+
 @pytest.mark.deep
 @pytest.mark.kafka
 def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """They force no cleanup, nor does one that counts: a worker that has time does it nevertheless. What a dead one
-    leaves pending its successor produces, even one without a budget, but not one that could produce it twice."""
+    leaves pending its successor produces, even one without a budget."""
     case = Case.make(topics, tmp_path, FOREVER)
     feed, rng = Feed(case), random.Random(23)
     reader = Reader(case.bootstrap, case.sink)
@@ -72,27 +93,8 @@ def test_windows_that_forget_nothing(topics: Topics, tmp_path: Path, workers: Wo
     send(feed, rng, 200, 100)
     wait_for(lambda: worker.metric("spilled_groups_total") > spills, worker.with_log("more spills"))
     worker.kill()
-    careless = workers.start(case, "--guarantee", "at-least-once")
-    assert careless.process.wait(60) == 1
-    assert "has results that are still pending" in careless.text().splitlines()[-1]
     worker = workers.start(case).wait_running()
     assert "an earlier --memory left results pending" in worker.text()
     feed.finish(CLOSING)
     assert_exact(case, reader, worker)
     assert worker.stop() == 0
-
-
-@pytest.mark.parametrize(
-    ("query", "more", "why"),
-    [
-        (SENSORS, {"guarantee": Guarantee.AT_LEAST_ONCE}, "--guarantee at-least-once: a log records which results"),
-        (SENSORS, {"placement": Placement.PER_OPERATOR}, "--placement per-operator: a join in a task of its own"),
-    ],
-)
-def test_what_cannot_be_spilled_is_refused(query: str, more: dict[str, object], why: str) -> None:
-    names = {name: name for name in ("temperature", "humidity", "light", "sink")}
-    (bound,) = parse_program(query.format(**names)).queries
-    settings = {"clients": KafkaClients("127.0.0.1:1"), "group": "g", "budget": MemoryBudget(1 << 20, "bottom-up")}
-    with pytest.raises(UsageError) as error:
-        Worker(bound, WorkerSettings(**settings, **more))  # type: ignore[arg-type]
-    assert why in str(error.value)

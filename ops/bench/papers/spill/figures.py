@@ -9,6 +9,7 @@ from __future__ import annotations
 from ops.bench.measuring.figures import Figure, Panel, curves
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.suites import PaperBench, Suite
+from ops.bench.papers.spill.across import across
 from ops.bench.papers.spill.beyond import accounting, asked, drift, growth, pauses, tenth, warm_up, zipf
 from ops.bench.papers.spill.runs import INTERARRIVAL_MS, Workload
 from ops.bench.papers.spill.traces import (
@@ -90,6 +91,10 @@ def bench_spill(settings: SpillSettings, progress: Progress, figure: int | None 
                 drawn += memory(workload, traces)
             suite.figures += [f for f in drawn if figure is None or f.name == f"spill-{figure}"]
     if figure is None:
+        suite.figures += [
+            across(number_, settings.workload(join_ratios), settings, progress)
+            for number_, join_ratios in THROUGHPUT.items()
+        ]
         suite.figures += [make(settings, progress) for make in (zipf, drift, tenth, growth, pauses, accounting)]
         suite.figures.append(asked(suite.figures))
     return suite

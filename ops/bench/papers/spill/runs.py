@@ -219,7 +219,7 @@ def run(
             seconds.append(time.process_time() - began)
             waits.append(time.perf_counter() - wall)
             found += sum(map(len, out))
-            sum_ += sum(map(_digest, out))
+            sum_ += sum(map(result_digest, out))
             minutes.append(end * INTERARRIVAL_MS / 60_000)
             results.append(found)
             now = spill_of(engine)
@@ -249,7 +249,7 @@ def run(
         step_seconds=seconds,
         waits=waits,
         moved=moved,
-        digest=(sum_ + sum(map(_digest, [last, *cleaned]))) % 2**64,
+        digest=(sum_ + sum(map(result_digest, [last, *cleaned]))) % 2**64,
         budget_bytes=0 if whole else budget_bytes,
     )
 
@@ -268,7 +268,8 @@ def digest(columns: Iterable[I64]) -> int:
     return 0 if acc is None else int(acc.sum(dtype=np.uint64))
 
 
-def _digest(results: Batch) -> int:
+def result_digest(results: Batch) -> int:
+    """`digest` of results."""
     return digest(results.columns[name].values.astype(np.int64, copy=False) for name in "abcde")
 
 

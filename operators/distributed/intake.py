@@ -1,0 +1,186 @@
+"""The engine of an intake: it reads sources in their order, for the operators that join them.
+
+An intake decides which tuples are late, and sends each stream's tuples, once, to all operators that read it. It is an
+operator of its own where several operators read a stream, or split it between their tasks; where streams share a topic,
+since a partition is read by one task; and where ROWS windows count tuples, since only a task that reads all streams
+knows how many tuples precede another. Then each tuple carries its horizons (`operators.distributed.rows_windows`).
+
+Numbers go on where they were at the last commit: `numbers` is committed with the cut.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from operators.data.statistics import EngineStatistics, SourceStatistics
+from operators.data.tuples import FOREVER
+from operators.data.watermark import END
+from operators.distributed.rows_windows import counted_windows
+from operators.engine.intake import Intake, IntakeMethods, LateRows
+from operators.state.sources import HORIZON, horizons_of, life_of
+from schemas.columns import I64, Batch, Column
+from schemas.errors import InvariantError
+from schemas.query import ColumnRef, Query, Type
+
+
+class SourceIntake(IntakeMethods):
+    """The engine of one task of an intake.
+
+    Args:
+        query: its sources are those to be read. A ROWS window asks for the tuples of its stream to be counted; the
+            others say how long a restart must read back. Its outputs are columns of the sources.
+        partitions: partition numbers per stream name.
+        cut: that of the last commit; what a restart reads again is before it.
+        numbers: per stream that is counted, how many tuples were numbered before `cut`.
+        clock: seconds, for reported times of processing.
+
+    Attributes:
+        hold, load: as of `operators.engine.engine.Engine`; both without effect.
+        numbers: per stream that is counted, how many tuples have been numbered.
+        spills: False: an intake has no memory budget.
+    """
+
+    spills = False
+
+    def __init__(
+        self,
+        query: Query,
+        partitions: Mapping[str, Sequence[int]],
+        cut: int = 0,
+        numbers: Sequence[int] = (),
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._intake = Intake(query.streams(), partitions)
+        self.hold = END
+        self.load = 0.0
+        self._clock = clock
+        self._busy_s = 0.0
+        self._counted = counted_windows(query)
+        if cut and len(numbers) != len(self._counted):
+            raise InvariantError(f"the last commit numbers {len(numbers)} of the streams {', '.join(self._counted)}")
+        self.numbers: tuple[int, ...] = (0,) * len(self._counted)
+        self._resumed = cut, tuple(numbers)
+        self._ordinals = {stream.name: number for number, stream in enumerate(query.streams())}
+        self._lives: dict[str, int] = {}
+        for source in query.sources:
+            if source.window.kind != "ROWS":
+                name = source.stream.name
+                self._lives[name] = max(life_of(source), self._lives.get(name, 0))
+        # The times of the newest tuples of each counted stream, and their number.
+        self._newest: dict[str, deque[I64]] = {name: deque() for name in self._counted}
+        self._known = dict.fromkeys(self._counted, 0)
+        self._outputs: dict[str, dict[str, ColumnRef]] = {name: {} for name in self._ordinals}
+        for output in query.outputs:
+            if not isinstance(output.expr, ColumnRef):
+                raise InvariantError(f"an intake computes nothing: {output.expr}")
+            self._outputs[query.source(output.expr.alias).stream.name][output.name] = output.expr
+        self._input_tuples = dict.fromkeys(self._ordinals, 0)
+        self._results = 0
+
+    def push(
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+    ) -> LateRows:
+        """Take tuples of one partition in arrival order. See `Intake.push`."""
+        self._input_tuples[stream] += len(batch)
+        return self._intake.push(stream, partition, batch, offsets, floor)
+
+    def advance(self, cut: int | None = None) -> dict[str, Batch]:
+        """Process all tuples with ts < cut (default: the watermark).
+
+        Returns:
+            By stream, its tuples in their order, with the columns that travel. Streams without tuples are absent.
+        """
+        began = self._clock()
+        cut = self.watermark() if cut is None else cut
+        resumed_at, numbers = self._resumed
+        if self.cut < resumed_at < cut:
+            raise InvariantError(f"the last commit is of {resumed_at}: a restart must stop there, not at {cut}")
+        if cut <= self.cut:
+            return {}
+        batches = self._intake.take(cut)
+        if self._counted:
+            self._number(batches)
+        if cut == resumed_at:
+            self.numbers = numbers
+        for stream in self._ordinals:
+            self._intake.forget(stream, self.horizon(stream))
+        found = {name: self._travelling(name, batch) for name, batch in batches.items()}
+        self._results += sum(map(len, found.values()))
+        self._busy_s += self._clock() - began
+        return found
+
+    def _number(self, batches: dict[str, Batch]) -> None:
+        """Add the columns with horizons to tuples that follow in the order."""
+        newest = {name: count - 1 for name, count in zip(self._counted, self.numbers, strict=True)}
+        columns = horizons_of(batches, newest, self._ordinals)
+        for name, batch in batches.items():
+            own = dict(columns[name])
+            if name in newest:
+                numbers = newest[name] + np.arange(1, len(batch) + 1, dtype=np.int64)
+                own[HORIZON + name] = Column(Type.BIGINT, numbers)
+                self._remember(name, batch.ts)
+            batches[name] = Batch(batch.ts, {**batch.columns, **own})
+        taken = (len(batches[name]) if name in batches else 0 for name in self._counted)
+        self.numbers = tuple(count + more for count, more in zip(self.numbers, taken, strict=True))
+
+    def _remember(self, stream: str, ts: I64) -> None:
+        """Keep the times of the newest tuples of a counted stream: as many as its largest window has. The first of
+        these is in the first array."""
+        newest, size = self._newest[stream], self._counted[stream]
+        newest.append(ts[-size:])
+        known = self._known[stream] + len(newest[-1])
+        while known - len(newest[0]) >= size:
+            known -= len(newest.popleft())
+        self._known[stream] = known
+
+    def _travelling(self, stream: str, batch: Batch) -> Batch:
+        """Return the columns that travel under the names of the outputs."""
+        columns = {name: batch.columns[column.name] for name, column in self._outputs[stream].items()}
+        return Batch(batch.ts, columns)
+
+    def nothing(self, stream: str) -> Batch:
+        """Return no tuples of a stream, with the columns that travel."""
+        columns = {name: Column.from_values([], column.type) for name, column in self._outputs[stream].items()}
+        return Batch(np.zeros(0, np.int64), columns)
+
+    def horizon(self, stream: str) -> int:
+        """Return the smallest ts of tuples of the stream that a restart needs: for the operators of another plan, and
+        to count the tuples in ROWS windows."""
+        life = self._lives.get(stream, 0)
+        bound = 0 if life >= FOREVER else max(self.cut - life, 0)
+        newest, size = self._newest.get(stream), self._counted.get(stream, 0)
+        if newest:
+            bound = min(bound, int(newest[0][max(self._known[stream] - size, 0)]))
+        return bound
+
+    @property
+    def complete(self) -> int:
+        """The event time before which no results are pending: `cut`."""
+        return self.cut
+
+    def cleaned(self) -> list[Batch]:
+        """Return no late results."""
+        return []
+
+    def statistics(self) -> EngineStatistics:
+        """Return the numbers of tuples taken and sent; an intake has no states."""
+        taken = self._input_tuples
+        return EngineStatistics(
+            input_tuples=sum(taken.values()),
+            results=self._results,
+            late=self._intake.late_tuples,
+            comparisons=0,
+            intermediate_results=0,
+            state_tuples=0,
+            state_bytes=0,
+            peak_state_tuples=0,
+            peak_state_bytes=0,
+            pending_tuples=self.pending_tuples,
+            operators=(),
+            cut=self.cut,
+            busy_s=self._busy_s,
+            sources=tuple(SourceStatistics(name, name, count, count, 0, 0.0) for name, count in taken.items()),
+        )

@@ -1,0 +1,208 @@
+"""A plan whose joins make results from before its start on demand gives the oracle's results from its start on."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.data.watermark import END
+from operators.distributed.decompose import decompose
+from operators.plan.plan import parse_plan
+from schemas.codecs.notice import is_notice
+from schemas.query import Query, Window
+from tests import oracle
+from tests.cases import Case
+from tests.chains import Chain, Row, merged
+from tests.feeding import canonical, tables_of
+from tests.operators.distributed.test_distributed import joins
+from tests.operators.distributed.test_distributed_feedback import (
+    SPAN,
+    drive,
+    passing_on,
+    pressed,
+    query_of,
+    rounds,
+    sparse,
+    tuples,
+)
+from tests.profiles import PROPERTY
+
+
+def prepare(chain: Chain, rng: random.Random, begins: int, *, deaths: bool) -> None:
+    """Let the tasks of a plan run before it takes over."""
+    for _ in range(rng.randint(0, 30)):
+        chain.former = rng.randint(chain.former, begins)
+        task = rng.choice(chain.tasks)
+        if deaths and rng.random() < 0.1:
+            task.die()
+        else:
+            chain.turn(task, rng.randint(1, 6))
+    chain.decide()
+
+
+def check(chain: Chain, query: Query, rows: dict[str, list[list[Row]]], begins: int, end: int = END) -> None:
+    """All results of the plan, each once, and in order where one task gives them."""
+    found = [[row for row in part if row["_ts"] >= begins] for part in chain.results()]
+    expected = [row for row in oracle.results(query, rows) if begins <= row["_ts"] < end]
+    assert canonical(merged(found)) == canonical(expected)
+    for part in found:
+        assert all(before["_ts"] <= after["_ts"] for before, after in pairwise(part))
+
+
+@PROPERTY
+@given(st.integers(0, 2**32), st.integers(1, 3), st.booleans(), st.booleans())
+def test_earlier_results_come_when_they_are_demanded(seed: int, split: int, suspends: bool, deaths: bool) -> None:
+    rng = random.Random(seed)
+    query, plan, rows = sparse(rng)
+    begins = rng.randint(1, SPAN)
+    with pressed(rng):
+        chain = Chain(query, parse_plan(plan, query), rows, split, feedback=suspends, begins=begins)
+        prepare(chain, rng, begins, deaths=deaths)
+        drive(chain, rng, deaths=deaths)
+    check(chain, query, rows, begins)
+
+
+@PROPERTY
+@given(joins(), st.integers(0, 2**32), st.integers(1, 3), st.booleans())
+def test_any_query_gives_the_oracles_results(case: Case, seed: int, split: int, suspends: bool) -> None:
+    rng = random.Random(seed)
+    newest = max((row["_ts"] for row in oracle.results(case.query, case.given)), default=0)
+    begins = rng.randint(1, newest + 1)
+    with pressed(rng):
+        chain = Chain(case.query, case.plan, case.rows, split, tables=tables_of(case), feedback=suspends, begins=begins)
+        prepare(chain, rng, begins, deaths=True)
+        drive(chain, rng, deaths=True)
+    check(chain, case.query, case.given, begins)
+
+
+@PROPERTY
+@given(st.integers(0, 2**32), st.integers(1, 2), st.booleans(), st.integers(1, 50))
+def test_a_plan_may_end_while_results_are_on_demand(seed: int, split: int, suspends: bool, later: int) -> None:
+    """Then every task makes what nobody has demanded, before it ends."""
+    rng = random.Random(seed)
+    query, plan, rows = sparse(rng)
+    begins = rng.randint(1, SPAN)
+    end = begins + later
+    with pressed(rng):
+        chain = Chain(query, parse_plan(plan, query), rows, split, end, feedback=suspends, ends=True, begins=begins)
+        prepare(chain, rng, begins, deaths=False)
+        drive(chain, rng, deaths=False)
+    assert all(task.over for task in chain.tasks if task.feedback is not None)
+    check(chain, query, rows, begins, end)
+
+
+def test_what_was_read_before_the_start_was_decided_may_need_nothing_any_more() -> None:
+    """Two of C's tuples are read one by one; when the plan begins, all earlier results have expired."""
+    rows = {name: tuples(at=[2, 5, 9], x=[0, 0, 9]) for name in "ab"} | {"c": tuples(at=[5, 6], x=[0, 0])}
+    query = query_of([1, 1, 1], "A.k = B.k AND A.x = C.x")
+    query = replace(query, sources=tuple(replace(source, window=Window("RANGE", 0)) for source in query.sources))
+    chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, begins=3)
+    chain.former = 3
+    top, low = chain.tasks
+    chain.turn(low, 3)
+    for _ in range(2):
+        chain.turn(top, 1)
+    assert top.engine.cut == 3
+    chain.decide()
+    chain.finish()
+    check(chain, query, rows, 3)
+
+
+def sent(chain: Chain) -> tuple[int, int]:
+    """Tuples in blocks and in notices, between joins."""
+    blocks = notices = 0
+    for task in chain.tasks:
+        for channels in task.channels.values():
+            if len(channels.edge.aliases) > 1:
+                (log,) = (log for (topic, _), log in chain.topics.logs.items() if topic == channels.edge.topic)
+                for raw in log:
+                    found = channels.decode(raw, "a record")
+                    if is_notice(raw):
+                        notices += len(found.late)  # type: ignore[union-attr]
+                    else:
+                        blocks += len(found.batch)  # type: ignore[union-attr]
+    return blocks, notices
+
+
+def test_only_what_is_demanded_is_made() -> None:
+    """A and B have 20 values before the plan begins, and C meets 2 of them afterwards: of 20 results 2 are made."""
+    times, values = list(range(1, 41, 2)), list(range(20))
+    rows = {name: tuples(at=[*times, 60], x=[*values, 99], k=[*values, 98 + (name == "a")]) for name in "ab"}
+    rows["c"] = tuples(at=[5, 42, 44, 60], x=[7, 3, 12, 50])
+    query = query_of([100, 100, 10], "A.k = B.k AND A.x = C.x")
+    chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, begins=41)
+    chain.former = 41
+    chain.finish()
+    assert sent(chain) == (0, 0)
+    chain.decide()
+    chain.finish()
+    assert sent(chain) == (0, 2)
+    check(chain, query, rows, 41)
+
+
+def test_what_is_demanded_is_passed_on_to_the_joins_below() -> None:
+    """D demands A's y = 1, which all of A has: C's join requests it from A's, and makes its own results then."""
+    _, query, rows = passing_on(list(range(1, 60, 2)), {51})
+    chain = Chain(query, parse_plan("(((A B) C) D)", query), rows, 1, begins=50)
+    chain.former = 50
+    for _ in rounds(chain, 30):
+        pass
+    assert sent(chain) == (0, 0)
+    chain.decide()
+    chain.finish()
+    assert sent(chain)[1] > 0
+    check(chain, query, rows, 50)
+
+
+def test_where_results_are_made_on_demand() -> None:
+    """By the reader's first equality, and by those of the readers above it; never for a reader that needs all."""
+
+    def kinds(where: str, plan: str, lives: int = 4, split: int = 1) -> dict[str, tuple[int, ...]]:
+        query = query_of([100] * lives, where)
+        counts = {f"t{a}": 1 for a in "abcd"[:lives]}
+        operators = decompose(query, parse_plan(plan, query), counts, split, on_demand=True)
+        return {edge.producer: edge.on_demand for operator in operators for edge in operator.outputs
+                if len(edge.aliases) > 1}  # fmt: skip
+
+    chain = "A.k = B.k AND B.x = C.x AND A.y = D.y"
+    assert kinds(chain, "(((A B) C) D)") == {"((A B) C)": (1,), "(A B)": (3, 1)}
+    assert kinds(chain, "(((A B) C) D)", split=2) == {"((A B) C)": (0,), "(A B)": ()}
+    assert kinds("A.k = B.k AND B.x < C.x AND A.y = D.y", "(((A B) C) D)") == {"((A B) C)": (1,), "(A B)": ()}
+    assert kinds("A.k = B.k AND B.x = C.x AND A.y < D.y", "(((A B) C) D)") == {"((A B) C)": (), "(A B)": ()}
+
+
+def test_a_join_that_is_ahead_still_lacks_what_its_reader_demands() -> None:
+    """C's join has passed the life of all earlier results of A's, but D, behind it, demands one: C's join must request
+    it from A's before it answers."""
+    query = query_of([10, 10, 100, 100], "A.k = B.k AND B.x = C.x AND A.y = D.y")
+    rows = {
+        "a": tuples(at=[45, 200], y=[1, 9], k=[0, 8]),
+        "b": tuples(at=[44, 200], x=[7, 9], k=[0, 9]),
+        "c": tuples(at=[43, 200], x=[7, 8]),
+        "d": tuples(at=[52, 200], y=[1, 2]),
+    }
+    chain = Chain(query, parse_plan("(((A B) C) D)", query), rows, 1, begins=50)
+    chain.former = 50
+    top, middle, bottom = chain.tasks
+    for _ in rounds(chain, 3):
+        pass
+    chain.decide()
+    for _ in range(4):
+        for task in (bottom, middle):
+            chain.turn(task, 2)
+        for request in chain.undelivered:
+            bottom.deliver(request)
+        chain.undelivered.clear()
+    assert middle.engine.cut > 60
+    chain.turn(top, 2)
+    asked, chain.undelivered = chain.undelivered, []
+    assert [len(request.resume) for request in asked] == [2]
+    middle.deliver(asked[0])
+    chain.turn(middle, 0)
+    chain.finish()
+    check(chain, query, rows, 50)
+    assert sent(chain)[1] == 2

@@ -1,0 +1,131 @@
+"""A task of a distributed plan answers a proposal when the next version can take over, and keeps its promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from operators.plan.plan import Leaf, Plan, parse_plan
+from schemas.errors import BrokerError
+from schemas.messages.commits import Commit
+from schemas.messages.control import Answer, Opened, Propose
+from services.control.barrier import View
+from services.control.plan_versions import PlanVersion, PlanVersions
+from services.kafka.topics import Lane
+from services.process.logs import get_log
+from services.process.metrics import WorkerMetrics
+from services.process.security import KafkaClients
+from services.process.settings import Placement, WorkerSettings
+from services.program.distributed_migrations import DistributedMigrations
+from services.recovery.starting_point import Committed
+from services.worker.operator_tasks import OperatorTasks
+from tests.services.program.test_task_migrations import OTHER, OWN, QUERY, Log
+
+
+@dataclass
+class Prepared:
+    """How far the next version is, as a test says."""
+
+    ready: bool = False
+    failed: str = ""
+
+    def is_prepared(self, id_: str) -> bool:
+        return self.ready
+
+    def failure(self, id_: str) -> str:
+        return self.failed
+
+
+def accepted(plan: Plan, strategy: str) -> str:
+    return ""
+
+
+class Task:
+    """One task that has processed its input up to event time 100."""
+
+    def __init__(self) -> None:
+        self.log, self.prepared = Log(), Prepared()
+        self.log.append(Opened(task=0, life="own", tasks=1))
+        engine: Any = SimpleNamespace(cut=100)
+        self.migrations = DistributedMigrations(
+            engine,
+            query=QUERY,
+            version=0,
+            task=0,
+            tasks=1,
+            incarnation="own",
+            fingerprint="f",
+            objection=accepted,
+            preparation=self.prepared,
+            control=self.log,
+            log=get_log("test"),
+            metrics=WorkerMetrics("q").of("0"),
+        )
+        self.log.propose("a", OTHER, strategy="hybmig-bsc")
+
+    def answers(self) -> list[Answer]:
+        self.migrations.look(0.0, 0.0)
+        return [message for message in self.log.messages if isinstance(message, Answer)]
+
+
+def test_a_proposal_is_answered_when_the_next_version_has_caught_up() -> None:
+    task = Task()
+    assert task.answers() == []
+    task.prepared.ready = True
+    (answer,) = task.answers()
+    assert (answer.bound, answer.error) == (100, "")
+
+
+def test_a_promise_is_kept_when_the_next_version_falls_behind() -> None:
+    """Other tasks may still answer, and the cut may be the promised bound."""
+    task = Task()
+    task.prepared.ready = True
+    task.answers()
+    for failed in ("", "no topics"):
+        task.prepared.ready, task.prepared.failed = False, failed
+        assert len(task.answers()) == 1
+        assert task.migrations.limit(500, 0.0) == 100
+
+
+def test_a_proposal_that_cannot_be_prepared_is_refused() -> None:
+    task = Task()
+    task.prepared.failed = "no topics"
+    (answer,) = task.answers()
+    assert "cannot prepare the plan: no topics" in answer.error
+    assert task.migrations.limit(500, 0.0) == 500
+
+
+def test_a_prepared_task_starts_when_the_former_one_has_committed() -> None:
+    """Without its commits, nothing says where in the sources it began to read."""
+    source, other, inner = ("a", 0), ("b", 0), ("g.1.A", 0)
+    layout: Any = SimpleNamespace(lanes=lambda n: [source, other, inner], internal_lanes=lambda n: [inner])
+    predecessor: Any = SimpleNamespace(over=False, commits={})
+    version = PlanVersion(1, "g.v1.a", Leaf("A"), "a", True, None)
+    nothing: Any = None
+    tasks = OperatorTasks(nothing, layout, version, nothing, nothing, nothing, None, Prepared(), predecessor)
+    found: dict[Lane, Committed] = {source: Committed(5, Commit("f", 1, 10, 0, 1, ()))}
+    for commits in ({}, found):
+        predecessor.commits = commits
+        with pytest.raises(BrokerError, match="has not committed"):
+            tasks.former_commits(0)
+    predecessor.over = True
+    assert tasks.former_commits(0) == found
+    predecessor.over, predecessor.commits = False, found | {other: found[source], ("c", 0): found[source]}
+    assert tasks.former_commits(0) == found | {other: found[source]}
+
+
+@pytest.mark.parametrize("strategy", ["hybmig-bsc", "jisc", "moving-state"])
+def test_a_change_is_not_prepared_where_streams_may_idle(strategy: str) -> None:
+    """Two plans side by side may then find different tuples late."""
+    counts, plan = {"ta": 1, "tb": 1, "tc": 1}, parse_plan(OTHER, QUERY)
+    for idle_timeout_ms, refused in ((None, False), (500, strategy != "moving-state")):
+        settings = WorkerSettings(
+            KafkaClients("127.0.0.1:1"), "g", placement=Placement.PER_OPERATOR, idle_timeout_ms=idle_timeout_ms
+        )
+        versions = PlanVersions(QUERY, parse_plan(OWN, QUERY), settings, counts)
+        assert ("idle timeout" in versions.objection(plan, strategy)) == refused
+        proposal = Propose(id="a", plan=OTHER, strategy=strategy, fingerprint="f", tasks=1)
+        assert (versions.proposed(View(open=proposal)) is None) == (refused or strategy == "moving-state")
