@@ -212,9 +212,12 @@ class InputLane:
 
     def horizons(self, engine: TaskEngine) -> list[int]:
         """The current horizon of each stream."""
+        found = [engine.horizon(stream.name) for stream in self.streams]
         cut = min(engine.cut, engine.hold)
+        # Pending results may need still older tuples than the windows of the whole query do.
         return [
-            max(cut - self._kept[s.name], 0) if s.name in self._kept else engine.horizon(s.name) for s in self.streams
+            min(own, max(cut - self._kept[stream.name], 0)) if stream.name in self._kept else own
+            for stream, own in zip(self.streams, found, strict=True)
         ]
 
     def commit_message(self, engine: TaskEngine, fingerprint: str, epoch: int, lanes: int, plan_version: int) -> Commit:

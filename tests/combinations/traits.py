@@ -129,7 +129,8 @@ def _with_table(case: Case, order: list[int]) -> Case:
     at = next((n for n in usable if sources[n].window.kind == "RANGE"), None)
     if at is None:
         return case
-    name = f"T{read[at]}"
+    # Without its tables, a case has streams of the names that its tables had.
+    name = f"TT{read[at]}"
     sources[at] = Source(sources[at].alias, Table(name, FIELDS, ""), Window("UNBOUNDED"))
     rows = {stream: parts for stream, parts in case.rows.items() if stream != read[at]}
     flat = [row for part in case.rows[read[at]] for row in part]
