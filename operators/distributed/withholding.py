@@ -22,7 +22,7 @@ Readers may lag behind. What the slowest reader may still request stays in the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -240,16 +240,13 @@ class ProducerFeedback:
         words, partners = [NONE], [NONE]
         if len(signatures) == 0:
             return NONE, NONE
-        held = [part.living(self.hold)[1] for part in self._parts(side)]
-        for tuples in (*held, self.kept[side].living(self.hold)[1]):
+        for tuples in (*self._living(side), self.kept[side].living(self.hold)[1]):
             tuples = tuples.take(tuples.ts < before)
             matched, matches = of(self._resolver(tuples), len(tuples))
-            for kind, operands in self._kinds[side]:
-                own, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
-                found = np.isin(own, signatures)
-                for mask in (valid, matches):
-                    if mask is not None:
-                        found &= mask
+            for _, own, valid in self._signed(side, tuples):
+                found = np.isin(own, signatures) & valid
+                if matches is not None:
+                    found &= matches
                 words.append(own[found])
                 partners.append(matched[found])
         return np.concatenate(words), np.concatenate(partners)
@@ -312,13 +309,12 @@ class ProducerFeedback:
 
     def _on_demand(self, engine: Engine) -> U64:
         """Return the signatures of all results by which the reader requests them."""
-        kind = next(kind for kind in self._edge.kinds if kind.number == self._edge.on_demand[0])
-        (operands,) = (own for one, own in self._kinds[kind.home] if one is kind)
+        home = next(kind.home for kind in self._edge.kinds if kind.number == self._edge.on_demand[0])
         found = [NONE]
-        for part in self._parts(kind.home):
-            _, tuples = part.living(self.hold)
-            signatures, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
-            found.append(signatures if valid is None else signatures[valid])
+        for tuples in self._living(home):
+            for kind, signatures, valid in self._signed(home, tuples):
+                if kind.number == self._edge.on_demand[0]:
+                    found.append(signatures[valid])
         return np.unique(np.concatenate(found))
 
     def restore(self, engine: Engine, partition: int, notices: Iterable[Notice]) -> None:
@@ -370,7 +366,7 @@ class ProducerFeedback:
         for partition in partitions:
             self._readers[partition].suspended.remove(resumed)
         self.resumes += len(resumed)
-        first: I64 | None = None
+        left: I64 = np.zeros(0, np.int64)
         made: list[Tuples] = []
         entered = [self._enter_resumed(side, resumed) for side in (0, 1)]
         for side in (0, 1):
@@ -378,11 +374,12 @@ class ProducerFeedback:
             if len(late) == 0:
                 continue
             results = rejoined(self._join, side, late, self.hold)
-            if first is None:
-                first = late.rows[0]
+            if side == 0:
+                left = late.rows[0]
             else:
+                # The results with late tuples of the left side are made already.
                 mine = results.aliases.index(self._join.match.sides[0][0])
-                results = results.take(~np.isin(results.rows[mine], first))
+                results = results.take(~np.isin(results.rows[mine], left))
             made.append(results)
         late = Tuples.concat(made, self._join.aliases)
         late = late.take(np.argsort(late.ts, kind="stable").astype(np.int64))
@@ -408,17 +405,30 @@ class ProducerFeedback:
         state = self._join.states[side]
         return [part for part in (state, state.older) if part is not None]
 
+    def _living(self, side: int) -> Iterator[Tuples]:
+        """Yield the living tuples of a state, part by part."""
+        for part in self._parts(side):
+            yield part.living(self.hold)[1]
+
+    def _signed(self, side: int, tuples: Tuples) -> Iterator[tuple[EdgeKind, U64, Mask]]:
+        """Yield the signatures of (n,) tuples of one input by each kind that is kept back there.
+
+        Yields:
+            The kind, (n,) signatures, and (n,) bool: whether there is no null, which would prevent any match.
+        """
+        for kind, operands in self._kinds[side]:
+            signatures, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
+            yield kind, signatures, np.ones(len(tuples), np.bool_) if valid is None else valid
+
     def _of_signatures(self, side: int, signatures: U64) -> Tuples:
         """Return the living tuples of a state that have one of some signatures. O(size of the state)."""
         wanted = Signatures()
         wanted.add(signatures, np.full(len(signatures), FOREVER))
         found: list[Tuples] = []
-        for part in self._parts(side):
-            _, tuples = part.living(self.hold)
+        for tuples in self._living(side):
             has = np.zeros(len(tuples), np.bool_)
-            for kind, operands in self._kinds[side]:
-                words, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
-                has |= wanted.contains(words) if valid is None else wanted.contains(words) & valid
+            for _, words, valid in self._signed(side, tuples):
+                has |= wanted.contains(words) & valid
             found.append(tuples.take(has))
         return Tuples.concat(found, self._join.match.sides[side])
 
@@ -430,11 +440,12 @@ class ProducerFeedback:
         found: list[tuple[int, bytes, int]] = []
         step = rows_per_block(late)
         begins = range(0, max(len(late), 1), step)
+        rewrites = len(suspended) > 0 and len(resumed) > 0
         for begin in begins:
             piece = late.slice(begin, min(begin + step, len(late)))
             first, last = begin == begins[0], begin == begins[-1]
             listed = suspended if first else NONE, resumed if last else NONE
-            found.append(self._encoded(partition, reader, False, *listed, piece, rewrites=len(resumed) > 0))
+            found.append(self._encoded(partition, reader, False, *listed, piece, rewrites=rewrites))
         return found
 
     def _encoded(
@@ -507,17 +518,16 @@ class ProducerFeedback:
                     self._take_out_of(part, side, suspended)
 
     def _take_out_of(self, state: SideState, side: int, suspended: Signatures) -> None:
-        for kind, operands in self._kinds[side]:
-            entries, tuples = state.living(self.hold)
-            signatures, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
+        entries, tuples = state.living(self.hold)
+        kept = np.zeros(len(tuples), np.bool_)
+        for kind, signatures, valid in self._signed(side, tuples):
             self.checked += len(tuples)
-            useless = suspended.contains(signatures)
-            if valid is not None:
-                useless &= valid
+            useless = suspended.contains(signatures) & valid & ~kept
             if useless.any():
                 self.kept[side].put(tuples.take(useless), signatures[useless], self.hold)
                 self._newly_suspended.append((side, kind, signatures[useless]))
                 state.retract(entries[useless])
+                kept |= useless
 
     def size_bytes(self) -> int:
         """Bytes of the blacklists and the signatures."""
