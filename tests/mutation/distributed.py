@@ -164,7 +164,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("can = np.isin(asked, ready)", "can = np.isin(asked, asked)"),
         ("            self._to_resume[partition] = [suspended]\n", ""),
         ("listed = suspended if first else NONE, resumed", "listed = suspended if last else NONE, resumed"),
-        ("results = results.take(~np.isin(results.rows[mine], first))", "pass"),
+        ("results = results.take(~np.isin(results.rows[mine], left))", "pass"),
         ("found += self._rewrite(engine, list(self._readers), self._on_demand(engine))", "pass"),
         ("suspended.add(signatures[found], tuples.expiry[found])", "pass"),
         ("reader.suspended.add(below, self._until(engine, len(below)))", "pass"),

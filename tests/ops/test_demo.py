@@ -96,9 +96,7 @@ def test_event_times_agree_with_the_clocks_at_the_airports(feeds: tuple[Feed, Fe
     archive = package_folder() / "flights.csv.zip"
     raw = pl.read_csv(io.BytesIO(zipfile.ZipFile(archive).read("flights.csv")), null_values="NA")
     left = raw.filter(pl.col("dep_time").is_not_null())
-    clocks = {
-        (f["origin"], f["carrier"], f["flight"], f["dep_time"] % 2400) for f in left.iter_rows(named=True)
-    }
+    clocks = {(f["origin"], f["carrier"], f["flight"], f["dep_time"] % 2400) for f in left.iter_rows(named=True)}
     zone = ZoneInfo("America/New_York")
     for row in feeds[0].rows.gather_every(100).iter_rows(named=True):
         local = datetime.fromtimestamp(row["departed"] / 1000, UTC).astimezone(zone)
@@ -271,6 +269,7 @@ def test_an_interrupted_demonstration_leaves_nothing_behind(tmp_path: Path, numb
     assert not folder.exists()
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_produce_fills_the_topics_once(broker: SessionBroker, query: Query) -> None:
     out = io.StringIO()

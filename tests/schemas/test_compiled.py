@@ -167,6 +167,7 @@ def test_processes_that_start_at_once_agree(kernels: Kernels) -> None:
     assert kernels.run() == ([3, 10, 11, -1], [0, 0, 0, 0])
 
 
+@pytest.mark.deep
 def test_what_an_old_process_writes_is_not_read(kernels: Kernels) -> None:
     """A worker runs while its sources are replaced, and compiles one more version of an old kernel."""
     old = kernels.folder / "old"
@@ -177,6 +178,7 @@ def test_what_an_old_process_writes_is_not_read(kernels: Kernels) -> None:
     assert kernels.run() == ([3, 10, 11, -1], [0, 0, 0, 0])
 
 
+@pytest.mark.deep
 def test_a_cache_that_was_copied_is_good_until_sources_change(kernels: Kernels) -> None:
     """`services.process.kernel_cache` copies a cache that is read-only."""
     kernels.cache = shutil.copytree(kernels.cache, kernels.folder / "copy")
@@ -196,6 +198,7 @@ def test_a_process_that_dies_while_writing_leaves_nothing_wrong(kernels: Kernels
     assert kernels.run() == ([3, 10, 11, -1], [0, 0, 0, 0])
 
 
+@pytest.mark.deep
 def test_what_is_stale_is_removed(kernels: Kernels) -> None:
     before = kernels.files()
     kernels.change("innermost", "x + 1", "x + 2")
@@ -205,6 +208,7 @@ def test_what_is_stale_is_removed(kernels: Kernels) -> None:
     assert len(after & before) == 1, "that of the kernel which has nothing to do with it"
 
 
+@pytest.mark.deep
 def test_a_cut_off_file_is_no_version(kernels: Kernels) -> None:
     """A machine that loses power may keep a file's name and none or a part of its contents."""
     for at, path in enumerate(sorted(kernels.files())):
@@ -213,6 +217,7 @@ def test_a_cut_off_file_is_no_version(kernels: Kernels) -> None:
     assert kernels.run() == ([2, 10, 11, -1], [0, 0, 0, 0])
 
 
+@pytest.mark.deep
 def test_a_full_disk_costs_another_compilation(kernels: Kernels) -> None:
     kernels.change("innermost", "x + 1", "x + 2")
     before = kernels.files()

@@ -171,6 +171,7 @@ def shown(value: Any) -> Any:
     return value + 0.0 if isinstance(value, float) else value
 
 
+@pytest.mark.deep
 def test_expressions_mean_in_spark_what_they_mean_to_the_oracle(spark: SparkSession, tmp_path: Path) -> None:
     check_expressions(spark, tmp_path, 5)
 
@@ -300,12 +301,12 @@ def property_of(strategy: st.SearchStrategy[Case], examples: int, check: Any = c
     return test
 
 
-test_joins_equal_the_oracles = property_of(cases(), 2)
+test_joins_equal_the_oracles = pytest.mark.deep(property_of(cases(), 2))
 test_busy_joins_equal_the_oracles = property_of(busy_joins(), 2)
-test_set_differences_equal_the_oracles_in_order = property_of(subtractions(), 2)
+test_set_differences_equal_the_oracles_in_order = pytest.mark.deep(property_of(subtractions(), 2))
 test_aggregates_equal_the_oracles_in_order = property_of(aggregated(busy_joins()), 2)
 test_many_joins = pytest.mark.slow(property_of(cases(), 60))
-test_copartitioned_streams_answer_per_partition = property_of(busy_joins(), 1, check_copartitioned)
+test_copartitioned_streams_answer_per_partition = pytest.mark.deep(property_of(busy_joins(), 1, check_copartitioned))
 test_many_copartitioned_streams = pytest.mark.slow(
     property_of(st.one_of(busy_joins(), subtractions(), aggregated(busy_joins())), 30, check_copartitioned)
 )

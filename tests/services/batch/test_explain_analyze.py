@@ -96,6 +96,7 @@ WHERE A.x = B.x AND B.x = C.x PARTITION BY A.x, B.x, C.x
 """
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_a_query_that_runs(topics: Topics, tmp_path: Path) -> None:
     """Sums over two tasks, one task alone, as text and as JSON; and what is said when nothing runs."""

@@ -64,6 +64,7 @@ def test_a_plan_change_with_spilled_groups(folder: Path) -> None:
     assert list((folder / "spilled").iterdir()) == []
 
 
+@pytest.mark.deep
 def test_the_spill_folder_is_left_as_empty_as_it_was(folder: Path) -> None:
     """A run left RocksDB's files, LOCK and LOG in the folder of --spill-dir."""
     spilled = folder / "shared"

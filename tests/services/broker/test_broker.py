@@ -70,6 +70,7 @@ def test_data_survives_crash_and_clean_restart(restartable_broker: RestartableBr
     assert consume(restartable_broker.bootstrap, topic, 2) == [b"before the crash", b"after the crash"]
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_start_of_a_running_broker_returns_it(restartable_broker: RestartableBroker) -> None:
     running = brokers.status(restartable_broker.data_dir)
@@ -79,6 +80,7 @@ def test_start_of_a_running_broker_returns_it(restartable_broker: RestartableBro
     assert again.pid == running.pid
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_process_id_taken_over_by_another_program_is_not_the_broker(
     restartable_broker: RestartableBroker,
@@ -254,9 +256,7 @@ def test_heap_form(tmp_path: Path, heap: str) -> None:
         brokers.start(tmp_path, 0, heap=heap)
 
 
-@pytest.mark.parametrize(
-    ("user", "password"), [("a b", "x"), ("", "x"), ("a", 'x"y'), ("a", "x\ny"), ("a", "")]
-)
+@pytest.mark.parametrize(("user", "password"), [("a b", "x"), ("", "x"), ("a", 'x"y'), ("a", "x\ny"), ("a", "")])
 def test_sasl_account_form(tmp_path: Path, user: str, password: str) -> None:
     with pytest.raises(UsageError, match="a SASL"):
         brokers.start(tmp_path, 0, sasl=SaslUser(user, password))

@@ -78,18 +78,14 @@ class Group:
         topics = OutputTopics(*names, dict.fromkeys(names, tasks), dict.fromkeys(names, 1 << 20))
         writes = [(self.inner, task)]
         stop = threading.Event()
-        return TransactionalSink(
-            self.clients, self.name, task, topics, stop, 600_000, admin, (self.log, task), writes
-        )
+        return TransactionalSink(self.clients, self.name, task, topics, stop, 600_000, admin, (self.log, task), writes)
 
     def epoch(self, sink: TransactionalSink, task: int, number: int, results: int = 3) -> Delivery:
         """An epoch with something for every partition, and its offset; `results` 0 for the offset alone."""
         lines = [b"%d\n" % (10 * number + i) for i in range(results)]
         encoded = Encoded(b"".join(lines), np.cumsum([0, *map(len, lines)]))
         text = b"%d" % number
-        rejected = [
-            RejectedRecord(topic, text, b"key", (("reason", b"because"),)) for topic in (self.late, self.dead)
-        ]
+        rejected = [RejectedRecord(topic, text, b"key", (("reason", b"because"),)) for topic in (self.late, self.dead)]
         message = Commit(
             "query", number, number, 0, 1, (StreamPoint(number, number),), incarnation=sink.incarnation
         ).encode()
@@ -198,6 +194,7 @@ def test_a_task_that_went_on(restartable_broker: RestartableBroker) -> None:
     assert_exact(group, 1, [1, 2, 3, 4])
 
 
+@pytest.mark.deep
 def test_what_was_deleted_before_a_torn_transaction_is_not_missed(restartable_broker: RestartableBroker) -> None:
     """A reader has deleted what it has read, up to the marker before a transaction whose own markers are missing.
 
@@ -221,6 +218,7 @@ def test_what_was_deleted_before_a_torn_transaction_is_not_missed(restartable_br
     assert [message.value() for _, message in read_to_end(group.clients, inner)] == [b"2", b"3"]
 
 
+@pytest.mark.deep
 def test_what_is_committed_can_be_read_while_offsets_hang(restartable_broker: RestartableBroker) -> None:
     """A worker reads its group's commits before it takes tasks over, and only the takeover ends a hanging transaction.
 
@@ -264,6 +262,7 @@ def test_a_fenced_task_is_told_so_while_it_waits_for_its_records(restartable_bro
     successor.close()
 
 
+@pytest.mark.deep
 def test_a_fenced_task_is_told_so_when_a_record_is_refused(
     restartable_broker: RestartableBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_a_running_worker_that_is_refused_ends(sasl: Broker, caplog: pytest.LogC
     assert "refuses the connection" in pages.connection_problem
 
 
-@pytest.mark.parametrize("how", WORDS)
+@pytest.mark.parametrize("how", ["password", pytest.param("handshake", marks=pytest.mark.deep)])
 def test_a_worker_ends_with_one_line(sasl: Broker, how: str, tmp_path: Path) -> None:
     check_last_words(sasl, how, tmp_path, "--patience", "1s")
 

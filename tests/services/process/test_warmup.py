@@ -49,6 +49,7 @@ def test_every_kernel_is_found(ready: dict[str, list[str]]) -> None:
     assert all(ready[name] for name in ready if name.startswith("operators.kernels.index."))
 
 
+@pytest.mark.deep
 def test_a_second_warm_up_compiles_nothing() -> None:
     done = subprocess.run([sys.executable, "-m", "services.cli", "warmup"], capture_output=True, text=True, check=True)
     assert ": 0 versions compiled" in done.stdout

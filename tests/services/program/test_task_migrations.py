@@ -317,7 +317,10 @@ class TaskHistory:
         return to_rows(reference.advance(self.incarnation.engine.cut))
 
 
-@pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(
+    "exactly_once",
+    [pytest.param(True, id="exactly-once"), pytest.param(False, id="at-least-once", marks=pytest.mark.deep)],
+)
 @given(st.lists(STEPS, max_size=30))
 def test_results_do_not_depend_on_plan_changes_and_deaths(
     exactly_once: bool, steps: list[tuple[str, Any, Any]]

@@ -314,6 +314,7 @@ WHERE "the.A".k = N.k AND "the.A".x = B.x AND B.y = K.y
 """
 
 
+@pytest.mark.deep
 def test_tables_are_joined_where_their_join_is(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Every share of a join has the whole table; a worker is killed, and reads the tables again."""
     case = Case.make(topics, tmp_path, TABLES, partitions=2)
@@ -347,6 +348,7 @@ def test_tables_are_joined_where_their_join_is(topics: Topics, tmp_path: Path, w
     assert team[0].stop() == 0
 
 
+@pytest.mark.deep
 def test_silent_sources_hold_no_results_back(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Two sources of the lower joins fall silent, and the joins above go on; what then comes too late is a late
     tuple."""
@@ -491,6 +493,7 @@ def test_changes_of_an_answer(
     assert team[0].stop() == 0
 
 
+@pytest.mark.deep
 def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """After kill -9 results may come twice, none is missing, and none is invented."""
     case = Case.make(topics, tmp_path, FOUR)

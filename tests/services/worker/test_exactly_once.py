@@ -166,6 +166,7 @@ def test_workers_share_partitions(topics: Topics, tmp_path: Path, workers: Worke
     assert_exact(case, Reader(case.bootstrap, case.sink), third)
 
 
+@pytest.mark.deep
 def test_single_task_fails_over(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Without PARTITION BY one worker reads all partitions; the other stands by and takes over."""
     case = Case.make(topics, tmp_path, SENSORS, partitions=3)
@@ -211,6 +212,7 @@ def test_zombie_is_fenced(topics: Topics, tmp_path: Path, workers: Workers) -> N
     assert zombie.stop() == 0
 
 
+@pytest.mark.deep
 def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """After kill -9 results may come twice, none is missing."""
     case = Case.make(topics, tmp_path, SENSORS)

@@ -167,6 +167,7 @@ def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: 
     assert worker.stop() == 0
 
 
+@pytest.mark.deep
 def test_what_is_said_of_a_group(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """On the command line, and by a worker that finds in the registry what it cannot run."""
     trial = GroupTrial.make(topics, tmp_path)

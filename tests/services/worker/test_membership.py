@@ -156,6 +156,7 @@ def test_a_rebalance_that_never_ends_is_left(case: Case, workers: Workers) -> No
     assert other.stop() == 0
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_a_worker_without_tasks_remains_ready_to_take_over(case: Case, workers: Workers) -> None:
     """It left the group after ten minutes, since it had read nothing, and never came back."""

@@ -180,6 +180,7 @@ def test_an_empty_topic_holds_back_or_times_out(topics: Topics, tmp_path: Path, 
     assert_exact(case, Reader(case.bootstrap, case.sink), worker)
 
 
+@pytest.mark.deep
 def test_history_is_read_in_step(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """One topic holds a long history that the other lacks: the fast one is paused, memory stays bounded."""
     case = Case.make(topics, tmp_path, PLAIN)
@@ -272,6 +273,7 @@ def test_expired_offsets_are_refused(topics: Topics, tmp_path: Path, workers: Wo
     assert "Kafka has no committed offsets" in worker.text().strip().splitlines()[-1]
 
 
+@pytest.mark.deep
 def test_lost_input_is_refused_or_accepted(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Retention deleted records that were not yet taken: stop, or go on when told to."""
     case = Case.make(topics, tmp_path, PLAIN)

@@ -143,6 +143,7 @@ def test_newer_control_messages_stop_a_worker_that_runs(topics: Topics, tmp_path
     assert (group.commits(), group.ends()) == (commits, ends)
 
 
+@pytest.mark.deep
 def test_newer_queries_stop_the_workers_of_their_group_alone(
     restartable_broker: RestartableBroker, tmp_path: Path, workers: Workers
 ) -> None:

@@ -50,6 +50,7 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
     assert second.stop() == 0
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Workers with a budget die twice without transactions. Then one with transactions takes over what is pending."""
