@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels demo test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
+.PHONY: help setup kernels ahead demo test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,17 +21,20 @@ demo: setup ## start Kafka, stream a real data set through a query, show the res
 kernels: setup ## compile the kernels ahead
 	@$(BIN)/weir warmup
 
-# Kernels come first: several processes would compile the same ones.
-test: kernels ## run the tests: all but the deep and the slow ones
+# Several test processes would each compile the same: kernels, and beside them the assertions of the tests.
+ahead: setup
+	@$(BIN)/python -m pytest --collect-only -qq > /dev/null & $(BIN)/weir warmup && wait
+
+test: ahead ## run the tests: all but the deep and the slow ones
 	@$(BIN)/python -m pytest -m "not slow and not deep" $(PARALLEL)
 
-test-deep: kernels ## run the deep tests: faults, benchmarks, more random examples
+test-deep: ahead ## run the deep tests: faults, benchmarks, more random examples
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "(deep or random) and not slow" $(PARALLEL)
 
 test-one: setup ## run a piece: make test-one T=tests/operators/join, or T='-k spill'
 	@$(BIN)/python -m pytest $(T)
 
-coverage: kernels ## run all tests but the slow ones, and list the lines that they do not reach
+coverage: ahead ## run all tests but the slow ones, and list the lines that they do not reach
 	@$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(COVERAGE)
 
 test-slow: setup ## run the long suites

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 _ALWAYS = {
@@ -39,3 +42,8 @@ def examples(count: int, quick: int | None = None) -> settings:
     if quick is not None and _NAME == "quick":
         return settings(PROPERTY, max_examples=quick)
     return settings(PROPERTY, max_examples=round(count * _SHARES[_NAME]))
+
+
+def mostly_deep(values: Iterable[Any], quick: int = 1) -> list[Any]:
+    """Parameters for a test, all but the first `quick` of them for `make test-deep` only."""
+    return [value if n < quick else pytest.param(value, marks=pytest.mark.deep) for n, value in enumerate(values)]

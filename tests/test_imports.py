@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import get_origin
 
@@ -97,8 +98,7 @@ def imports(path: Path, source: str | None = None) -> Iterator[Import]:
         elif (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name | ast.Attribute)
-            and (node.func.id if isinstance(node.func, ast.Name) else node.func.attr)
-            in ("__import__", "import_module")
+            and (node.func.id if isinstance(node.func, ast.Name) else node.func.attr) in ("__import__", "import_module")
             and node.args
             and isinstance(node.args[0], ast.Constant)
         ):
@@ -133,11 +133,7 @@ def outside_world(path: Path, source: str | None = None) -> list[str]:
             problems.append(f"{place(path, node)} reads a clock: {ast.unparse(node)}")
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
             problems.append(f"{place(path, node)} uses chance: {ast.unparse(node)}")
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in ("open", "print")
-        ):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("open", "print"):
             problems.append(f"{place(path, node)} calls {node.func.id}")
     return problems
 
@@ -173,6 +169,7 @@ def modules() -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in found.items()}
 
 
+@cache
 def import_graph() -> dict[str, set[str]]:
     """Which modules each module imports, wherever in the file."""
     known = modules()

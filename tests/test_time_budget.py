@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import time_budget
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +29,7 @@ def test_what_does_not_begin_in_time_is_left_out_and_listed() -> None:
     assert f"{FILE}: " in shown
 
 
+@pytest.mark.deep
 def test_enough_time_leaves_nothing_out() -> None:
     shown = _run("60")
     assert "skipped" not in shown

@@ -83,6 +83,7 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == modules
 
 
+@pytest.mark.deep
 def test_the_wheel_runs_a_query(weir: Path, tmp_path: Path) -> None:
     (tmp_path / "q.sql").write_text(QUERY)
     (tmp_path / "a.jsonl").write_text('{"k": 1, "at": 1000}\n{"k": 2, "at": 1100}\n')

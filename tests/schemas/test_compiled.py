@@ -159,6 +159,7 @@ def test_what_changes_elsewhere_is_seen(kernels: Kernels) -> None:
     assert kernels.run() == ([2, 25, 21, -1], [0, 0, 0, 0])
 
 
+@pytest.mark.deep
 def test_processes_that_start_at_once_agree(kernels: Kernels) -> None:
     """Whichever process compiles first, no process reads stale code."""
     kernels.change("innermost", "x + 1", "x + 2")

@@ -255,6 +255,7 @@ def test_what_is_passed_on_is_kept_back_at_one_place() -> None:
     check(chain, query, rows)
 
 
+@pytest.mark.deep
 def test_what_is_kept_back_for_long_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notices that say all leave out what has become pointless; this has not, there or further up: nobody asks for it
     before it is demanded, for fear that it were forgotten."""

@@ -132,6 +132,7 @@ def test_late_tuples_meet_their_partners_after_a_death(steps: list[Step], small:
     assert canonical([*merged(chain.results()), *chain.late()]) == canonical(oracle.results(query, rows))
 
 
+@pytest.mark.deep
 def test_spilled_tuples_that_are_counted_leave_their_windows() -> None:
     """Few tuples stay on disk, and a restart reads few of them again."""
     text = (

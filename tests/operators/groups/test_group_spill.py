@@ -288,6 +288,7 @@ def work_of_a_chain(each: int) -> tuple[int, GroupEngine]:
     return blocks.reads, tight
 
 
+@pytest.mark.deep
 def test_cleanup_costs_the_sum_of_blocks_not_their_product() -> None:
     """With twice the tuples per window there are twice the blocks, each of which matches twice as many. A regression:
     every choice of one block of each of four streams was joined: 8 times as many for twice as many blocks, and a group

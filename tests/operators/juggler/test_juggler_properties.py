@@ -33,7 +33,7 @@ from tests.operators.juggler.groups import (
 )
 from tests.profiles import PROPERTY
 
-FEWER = settings(PROPERTY, max_examples=max(PROPERTY.max_examples * 6 // 10, 30))
+FEWER = settings(PROPERTY, max_examples=max(PROPERTY.max_examples * 6 // 10, 15))
 
 
 @FEWER

@@ -55,7 +55,7 @@ def test_overlapping_migrations_change_nothing(case: Case, executor: str, data: 
     assert migrated(case, changes, executor) == run(case)
 
 
-FEWER = settings(PROPERTY, max_examples=max(30, PROPERTY.max_examples * 3 // 10))
+FEWER = settings(PROPERTY, max_examples=max(15, PROPERTY.max_examples * 3 // 10))
 """For each of the strategies."""
 
 STREAMS = tuple(Stream(f"S{a}", FIELDS, f"S{a}", timestamp="ts") for a in ALIASES)

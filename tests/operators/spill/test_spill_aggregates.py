@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ GROUP BY A.k EMIT EVERY 10 MILLISECONDS
 """
 
 
+@pytest.mark.deep
 def test_emissions_wait_for_half_a_window() -> None:
     """A quarter until spilled state is due, a quarter for its cleanup."""
     (query,) = parse_program(QUERY).queries

@@ -24,6 +24,7 @@ from schemas.language.program import parse_program
 from schemas.query import Query, Type
 from tests.feeding import to_rows
 from tests.operators.spill.memory_blocks import MemoryBlocks
+from tests.profiles import mostly_deep
 
 WINDOWS = {"ranges": "[RANGE {0} MILLISECONDS]", "endless": "[UNBOUNDED]"}
 TUPLES = 300
@@ -77,7 +78,7 @@ def expected(window: str) -> Counter[str]:
 
 @pytest.mark.unmeasured
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("strategy", mostly_deep(sorted(STRATEGIES), quick=2))
 def test_some_groups_leave(window: str, strategy: str) -> None:
     for plan, limit, groups in zip(PLANS, (20_000, 40_000, 60_000), (64, 7, 20), strict=True):
         of, blocks = query(window), MemoryBlocks()

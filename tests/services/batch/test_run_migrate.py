@@ -54,6 +54,7 @@ def test_lazy_migrations_overlap(folder: Path) -> None:
     assert [m["from_plan"] for m in stats["migrations"]] == ["(((A B) C) D)", *plans[:-1]]
 
 
+@pytest.mark.deep
 def test_a_cut_that_has_passed_waits_for_nothing(folder: Path) -> None:
     """The plan is changed at once where the cut lies before the first tuple."""
     expected, _ = run(folder)
@@ -62,6 +63,7 @@ def test_a_cut_that_has_passed_waits_for_nothing(folder: Path) -> None:
     assert stats["plan"] == "(A (B (C D)))"
 
 
+@pytest.mark.deep
 def test_a_change_that_changes_nothing_is_said(folder: Path) -> None:
     """One to the plan that runs already, and one at a time that no tuple has reached, were passed over in silence."""
     expected, _ = run(folder)

@@ -54,6 +54,7 @@ def test_a_budget_gives_the_same_results(folder: Path) -> None:
         assert stats["results"] == len(found)
 
 
+@pytest.mark.deep
 def test_a_plan_change_with_spilled_groups(folder: Path) -> None:
     expected, _ = run(folder)
     change = "1970-01-01T00:00:05Z:((A B) (C D)):jisc"
@@ -124,6 +125,7 @@ main()
 """A run that says how many late results it has taken at once at most, and in all."""
 
 
+@pytest.mark.deep
 def test_what_is_owed_at_the_end_is_written_between_merges(folder: Path) -> None:
     """All of it was held: 1 GiB for 21 million results beside a budget of 24 MiB. Without windows none was due."""
     text = (folder / "q.sql").read_text().replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED")

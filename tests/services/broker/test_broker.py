@@ -129,6 +129,7 @@ def test_sasl_listener_lets_only_its_user_in(tmp_path: Path) -> None:
         brokers.stop(tmp_path)
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_broker_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match=r"cannot format .*num\.io\.threads"):

@@ -43,6 +43,7 @@ def test_the_command_changes_a_plan_under_load(topics: Topics, tmp_path: Path, w
     assert coordinator.process.wait(30) == 0
 
 
+@pytest.mark.deep
 def test_one_plan_after_another(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Two at once wait in line, before two coordinators; a later worker begins with the last plan."""
     case = Case.make(topics, tmp_path, ONE_TASK)
@@ -111,6 +112,7 @@ def test_a_plan_changes_where_results_come_at_least_once(topics: Topics, tmp_pat
     assert successor.stop() == 0
 
 
+@pytest.mark.deep
 def test_a_coordinator_is_killed(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Between the proposal and the cut. Its successor decides; nobody has waited for long."""
     case = Case.make(topics, tmp_path, ONE_TASK)

@@ -245,6 +245,7 @@ def begin(broker: RestartableBroker, tasks: int) -> tuple[Group, TopicAdmin]:
     return group, admin
 
 
+@pytest.mark.deep
 def test_a_fenced_task_is_told_so_while_it_waits_for_its_records(restartable_broker: RestartableBroker) -> None:
     """The client raises that it is fenced while it still runs the callbacks of its records.
 

@@ -130,6 +130,7 @@ def test_a_worker_with_a_budget(secured: SecureBroker, tmp_path: Path, workers: 
     no_refusal(worker)
 
 
+@pytest.mark.deep
 def test_joins_of_their_own_with_feedback(
     secured: SecureBroker, tmp_path: Path, workers: Workers, somebody: Somebody
 ) -> None:
@@ -148,9 +149,7 @@ def test_joins_of_their_own_with_feedback(
 
 def weir(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "services.cli", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **env}
-    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **env})
 
 
 def test_a_group_and_who_registers_it(

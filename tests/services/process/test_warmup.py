@@ -43,6 +43,7 @@ def test_random_queries_compile_nothing_more(ready: dict[str, list[str]], case: 
     assert not {name: found for name, found in more.items() if found}
 
 
+@pytest.mark.deep
 def test_every_kernel_is_found(ready: dict[str, list[str]]) -> None:
     assert "operators.kernels.index.probe_keys" in ready
     assert "schemas.codecs.kernels.json_records.decode_json" in ready

@@ -37,6 +37,7 @@ from services.task.spec import RereadNeeded
 from services.task.spill import SpillStart, TaskSpill
 from tests import oracle
 from tests.feeding import to_batch
+from tests.profiles import mostly_deep
 from tests.worker_harness import canonical, in_time, unmarked
 
 DECLARED = """
@@ -114,6 +115,7 @@ class TaskHistory:
 
     def begin(self) -> None:
         """Start an incarnation at the last commit."""
+
         def readable(places: Mapping[Lane, int]) -> bool:
             assert set(places) == {("a", 0), ("b", 0)}
             return self.reads_again
@@ -256,7 +258,7 @@ class TaskHistory:
 
 
 @pytest.mark.parametrize("reads_again", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_deep(range(3)))
 def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
     """Queries are registered, replaced and dropped at random, while commits fail and tasks die."""
     print(f"seed {seed}")
@@ -296,7 +298,7 @@ def test_queries_come_and_go_over_lives(seed: int, reads_again: bool) -> None:
 
 
 @pytest.mark.parametrize("budget", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", mostly_deep(range(4)))
 def test_without_transactions_nothing_is_lost(seed: int, budget: bool, tmp_path: Path) -> None:
     """Deaths leave results and records behind that were not committed: some results come twice, none is missing, and
     none is invented."""
@@ -338,7 +340,7 @@ def test_without_transactions_nothing_is_lost(seed: int, budget: bool, tmp_path:
     assert {m.name for m in newest.values() if m.ended is None} - {BEGAN} == {w.message.name for w in registry.wanted}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", mostly_deep(range(2)))
 def test_queries_come_and_go_within_a_budget(seed: int, tmp_path: Path) -> None:
     """Incarnations have different memory budgets: pending results are late, marked so, and delivered once."""
     print(f"seed {seed}")

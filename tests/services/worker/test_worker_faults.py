@@ -202,6 +202,7 @@ def test_history_is_read_in_step(topics: Topics, tmp_path: Path, workers: Worker
     assert worker.metric("input_tuples_total") == history + 403
 
 
+@pytest.mark.deep
 def test_missing_topics(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """With --no-wait one line and exit code 1; otherwise the worker waits and begins when they come."""
     case = Case.make(topics, tmp_path, PLAIN)
@@ -360,6 +361,7 @@ def test_full_disk(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     assert worker.health()["status"] == "ok"
 
 
+@pytest.mark.deep
 def test_large_records(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """A 10 MB tuple joins; results beyond the sink's limit, and 10 MB of garbage, become dead letters."""
     case = Case.make(topics, tmp_path, PLAIN, max_message_bytes=str(16 << 20))

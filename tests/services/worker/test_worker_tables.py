@@ -54,6 +54,7 @@ def results(case: Case, table: dict[str, list[Row]]) -> list[dict[str, Any]]:
     return oracle.results(case.query, {**case.rows, **table})
 
 
+@pytest.mark.deep
 def test_a_killed_worker_goes_on_with_the_table_that_is_there_now(
     topics: Topics, tmp_path: Path, workers: Workers
 ) -> None:
