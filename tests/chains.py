@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.data.watermark import END, NEVER
-from operators.distributed.decompose import DistributedOperator, OperatorInput, decompose
+from operators.distributed.decompose import decompose
 from operators.distributed.edge_reader import EdgeReader
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
-from operators.distributed.feedback import DistributedFeedback, has_feedback
+from operators.distributed.feedback.feedback import DistributedFeedback, has_feedback
+from operators.distributed.feedback.on_demand import PlanStart
 from operators.distributed.intake import SourceIntake
 from operators.distributed.lineage import TaskProductivity
-from operators.distributed.on_demand import PlanStart
+from operators.distributed.operator import DistributedOperator, OperatorInput
 from operators.distributed.task_budget import task_budget, traces_results
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint

@@ -6,7 +6,7 @@ have and what each reads and writes; the consumer group assigns the tasks to wor
 **An operator is an ordinary query.** It joins two inputs, each a source or the results of another operator. The results
 of a sub-plan are a stream whose tuples carry their columns, and their expiry as one more column that a predicate
 compares with the other side's time. So an operator runs in the same `Engine`, task, snapshot and recovery as a whole
-query, and none of these know that it is part of a plan (`decompose`).
+query, and none of these know that it is part of a plan (`decompose`, `operator`).
 
 **Blocks** of columns travel between operators (`schemas.codecs.exchange`): `ts`, `expiry` (the least of the
 components'), the columns that the rest of the plan reads, and for each component its `_ts` and its position in the log.
@@ -22,12 +22,8 @@ partitioned by the hash of its key (`edge_writer`). Sources are not, so a source
 joins, is read by an *intake*: an operator that only selects tuples and forwards them. With PARTITION BY, the producers
 of the sources have already partitioned them, and partition p of everything stays with task p.
 
-**Feedback** (`feedback`). A reader requests by *signatures* (`kinds`) that tuples it does not demand be kept back
-(`demand`). The producer keeps them back and reports so in band (`withholding`). Tuples that the reader demands after
-all arrive late, and the reader waits for them before it continues. A kind that is resumed so often that the answers
-cost more than is saved rests (`payoff`). Feedback applies only to inputs that are results of joins, by equalities. For
-an input of a split join it applies only where one input of its producer has the whole key. By the same requests and
-notices the joins of a new plan make results from before a plan change on demand (`on_demand`).
+**Feedback** (`feedback`). A reader requests that tuples it does not demand be kept back. By the same requests and
+notices the joins of a new plan make results from before a plan change on demand.
 
 **Aggregates** are an operator above the top join. Each of its tasks has a share of the groups, by the hash of the GROUP
 BY values. A result carries its expiry, so the operator knows when the result dies.

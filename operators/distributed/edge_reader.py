@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from operators.data.watermark import NEVER
-from operators.distributed.decompose import OperatorInput
-from operators.distributed.feedback import DistributedFeedback
+from operators.distributed.feedback.feedback import DistributedFeedback
+from operators.distributed.operator import OperatorInput
 from operators.distributed.replay_history import ReplayHistory
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint

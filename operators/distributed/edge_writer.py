@@ -16,7 +16,7 @@ import numpy as np
 from operators.data.evaluate import Resolve, holds
 from operators.data.keys import key_hashes
 from operators.data.tuples import FOREVER
-from operators.distributed.decompose import EXPIRY, DistributedOperator, Edge, output_name
+from operators.distributed.operator import EXPIRY, DistributedOperator, Edge, output_name
 from operators.kernels.hashing import U64
 from operators.kernels.order import order_ties
 from schemas.codecs.exchange import encode_exchange
@@ -78,9 +78,7 @@ class EdgeWriter:
             for begin in begins:
                 piece = batch.slice(begin, min(begin + step, len(batch)))
                 last = begin == begins[-1] and not late
-                raw = encode_exchange(
-                    self._fields, channel, watermark, last, piece, complete=complete, late=late
-                )
+                raw = encode_exchange(self._fields, channel, watermark, last, piece, complete=complete, late=late)
                 found.append((partition, raw, len(piece)))
         return found
 

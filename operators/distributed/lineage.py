@@ -13,8 +13,8 @@ import numpy as np
 
 from operators.data.keys import key_hashes
 from operators.data.tuples import Tuples
-from operators.distributed.decompose import AGGREGATES, DistributedOperator
 from operators.distributed.edge_writer import partition_of
+from operators.distributed.operator import AGGREGATES, DistributedOperator
 from operators.kernels.partition import groups_of
 from operators.spill.exchange import ProductivityExchange
 from operators.spill.productivity import Counts, Productivity, heights_of

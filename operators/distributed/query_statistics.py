@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from operators.data.statistics import EngineStatistics, OperatorStatistics, SourceStatistics
-from operators.distributed.decompose import DistributedOperator
+from operators.distributed.operator import DistributedOperator
 from operators.plan.equalities import equality_classes
 from operators.plan.plan import Join, Plan, postorder
 from operators.plan.predicates import join_condition

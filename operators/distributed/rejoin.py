@@ -1,6 +1,6 @@
 """Joins tuples that enter a distributed join late with the whole state of the other side.
 
-`operators.distributed.withholding` calls it when a signature is resumed.
+`operators.distributed.feedback.producer` calls it when a signature is resumed.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Notice:
         suspended, resumed: signatures, each once.
         late: tuples that are sent after their time.
         rewrites: whether the suspended signatures are resumed by this notice or one of the next.
-        complete: whether nothing is on demand any more (`operators.distributed.on_demand`).
+        complete: whether nothing is on demand any more (`operators.distributed.feedback.on_demand`).
     """
 
     channel: int

@@ -267,7 +267,7 @@ class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
 
     Attributes:
         topic, partition: of an internal topic; the message is for the tasks that write to it.
-        suspend, resume: signatures, 8 bytes each, little endian (`operators.distributed.kinds`).
+        suspend, resume: signatures, 8 bytes each, little endian (`operators.distributed.feedback.kinds`).
         need: event time; the task may still request tuples that have not expired before it.
     """
 

@@ -31,7 +31,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from operators.distributed.decompose import DistributedOperator, OperatorInput
+from operators.distributed.operator import DistributedOperator, OperatorInput
 from operators.plan.plan import Plan
 from schemas.query import Query
 from services.kafka.topics import Lane

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from operators.distributed.decompose import OperatorInput
 from operators.distributed.edge_reader import EdgeReader
-from operators.distributed.feedback import DistributedFeedback
+from operators.distributed.feedback.feedback import DistributedFeedback
+from operators.distributed.operator import OperatorInput
 from operators.engine.intake import ReplayPoint
 from schemas.errors import InvariantError
 from schemas.messages.commits import Commit, StreamPoint

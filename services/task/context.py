@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from operators.distributed.feedback import DistributedFeedback
+from operators.distributed.feedback.feedback import DistributedFeedback
 from services.control.predecessor import Predecessor
 from services.delivery.epoch_output import RejectedRecords
 from services.delivery.sink import Sink

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from operators.data.watermark import END, NEVER
-from operators.distributed.demand import ConsumerFeedback
-from operators.distributed.feedback import DistributedFeedback
-from operators.distributed.on_demand import PlanStart
-from operators.distributed.withholding import NONE
+from operators.distributed.feedback.consumer import ConsumerFeedback
+from operators.distributed.feedback.feedback import DistributedFeedback
+from operators.distributed.feedback.on_demand import PlanStart
+from operators.distributed.feedback.producer import NONE
 from operators.kernels.hashing import U64
 from schemas.codecs.notice import Notice
 from schemas.messages.control import Demanded

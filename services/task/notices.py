@@ -1,4 +1,4 @@
-"""Reads a task's own last notices back from the topic that it writes to (`operators.distributed.withholding`).
+"""Reads a task's own last notices back from the topic that it writes to (`operators.distributed.feedback.producer`).
 
 `services.worker.operator_tasks` calls `read_back` when it opens a task of a distributed query with feedback.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from operators.distributed.decompose import Edge
+from operators.distributed.operator import Edge
 from schemas.codecs.notice import Notice, decode_notice, is_notice
 from services.kafka.readback import Readback, reading
 from services.kafka.topics import Lane

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from operators.data.statistics import EngineStatistics
 from operators.data.watermark import END
-from operators.distributed.feedback import has_feedback
+from operators.distributed.feedback.feedback import has_feedback
+from operators.distributed.feedback.on_demand import PlanStart
 from operators.distributed.intake import SourceIntake
 from operators.distributed.lineage import TaskProductivity
-from operators.distributed.on_demand import PlanStart
 from operators.distributed.query_statistics import as_query_statistics
 from operators.distributed.task_budget import task_budget
 from operators.engine.engine import Engine

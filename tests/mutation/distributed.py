@@ -21,10 +21,12 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("if self.counted and (self.query.subtracted or self.query.aggregation is not None):", "if False:"),
         ('return Window("RANGE", life + self.beyond)', 'return Window("RANGE", 0)'),
         ("channels = 1 if self.forward else producers", "channels = producers"),
-        ("return len(self.aliases) > 1 and min(self.lifetimes) < FOREVER", "return len(self.aliases) > 2"),
         ("acting += constants(self.query)\n", "\n"),
         ("reversed(joins)", "joins"),
         ("and {*passed} <= {kind.number for kind in kinds}", "and True"),
+    ),
+    "distributed/operator.py": (
+        ("return len(self.aliases) > 1 and min(self.lifetimes) < FOREVER", "return len(self.aliases) > 2"),
     ),
     "distributed/edge_writer.py": (
         ("last = begin == begins[-1]", "last = True"),
@@ -110,7 +112,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._are_whole[channel] = block.last", "self._are_whole[channel] = True"),
         ("if notice.whole:", "if True:"),
     ),
-    "distributed/payoff.py": (
+    "distributed/feedback/payoff.py": (
         ("self._answers < ANSWERS", "self._answers < 0"),
         ("if self.rests(now):\n            self._reset()", "if False:\n            self._reset()"),
         ("- 1.0)", ")"),
@@ -118,7 +120,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("min(2 * self._rest_windows, MAX_REST)", "self._rest_windows"),
         ("min(max(0, now - self._counted_until), self._life)", "max(0, now - self._counted_until)"),
     ),
-    "distributed/kinds.py": (
+    "distributed/feedback/kinds.py": (
         ("        if kind.home != side:\n            continue\n", ""),
         ("(hashes & ~_NUMBER) | np.uint64(self.number)", "hashes"),
         ("if whole:", "if False:"),
@@ -128,7 +130,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("for part in (state.older, state) if part is not None", "for part in (state,)"),
         ("np.maximum.reduce(ts)", "np.minimum.reduce(ts)"),
     ),
-    "distributed/demand.py": (
+    "distributed/feedback/consumer.py": (
         (
             "                if found.any():\n                    self.request_resume(",
             "                if False:\n                    self.request_resume(",
@@ -153,7 +155,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("int(self._since.min()) if self.waiting else END", "END"),
         ("np.lexsort((times, words))", "np.lexsort((-times, words))"),
     ),
-    "distributed/withholding.py": (
+    "distributed/feedback/producer.py": (
         ("return min(reader.need for reader in self._readers.values())", "return FOREVER"),
         ("            self._take_out(fresh)\n", "            pass\n"),
         ("self._take_out(reader.suspended)", "pass"),
@@ -171,7 +173,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("            resume = np.unique(resume[known])\n", ""),
         ("self.ask(own, NONE, resume, NEVER)", "self.ask(own, NONE, resume, FOREVER)"),
     ),
-    "distributed/feedback.py": (
+    "distributed/feedback/feedback.py": (
         ("demand.request_resume(wanted, END)", "pass"),
         ("wanted = wanted[~np.isin(wanted, demand.withholds(wanted))]", "pass"),
         ("return wanted[~np.isin(wanted, lacking)]", "return wanted"),

@@ -117,7 +117,7 @@ for _tests_of_files in (
     JUGGLER_TESTS,
     MEMORY_TESTS,
     dict.fromkeys(PLACED, _DISTRIBUTED)
-    | {"distributed/payoff.py": ["distributed/test_payoff.py"]}
+    | {"distributed/feedback/payoff.py": ["distributed/test_payoff.py"]}
     | {file: ["state/test_numbered.py", *_DISTRIBUTED] for file in ("engine/numbered.py", "state/numbered.py")},
     SPILL_TESTS,
     SPILLING_TESTS,

@@ -12,15 +12,10 @@ from hypothesis import strategies as st
 
 from operators.data.watermark import NEVER
 from operators.distributed import edge_writer as route
-from operators.distributed.decompose import (
-    AGGREGATES,
-    DistributedOperator,
-    Edge,
-    decompose,
-    without_joins_of_tables,
-)
+from operators.distributed.decompose import decompose, without_joins_of_tables
 from operators.distributed.edge_reader import EdgeReader, ReadCounts
 from operators.distributed.intake import SourceIntake
+from operators.distributed.operator import AGGREGATES, DistributedOperator, Edge
 from operators.engine import numbered
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint

@@ -14,9 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from operators.distributed import edge_writer as route
-from operators.distributed import payoff as worth
-from operators.distributed import withholding
 from operators.distributed.decompose import decompose
+from operators.distributed.feedback import payoff, producer
 from operators.plan.plan import parse_plan
 from operators.state import side_state as state
 from schemas.codecs.notice import Notice, decode_notice, encode_notice, is_notice
@@ -76,12 +75,12 @@ def sparse(rng: random.Random) -> tuple[Query, str, dict[str, list[list[Row]]]]:
 def pressed(rng: random.Random) -> Iterator[None]:
     """All that is there for economy now and then plays no part, or always."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(withholding, "SWEEP_FACTOR", rng.choice([4, 10**9]))
-        patch.setattr(withholding, "MAX_SUSPENDED", rng.choice([1 << 16, 3]))
-        patch.setattr(withholding, "WHOLE_BYTES", rng.choice([10**9, 1, 300]))
-        patch.setattr(worth, "ANSWERS", rng.choice([1024, 1, 5]))
-        patch.setattr(worth, "ANSWER_BYTES", rng.choice([0, 1 << 14]))
-        patch.setattr(worth, "FIRST_REST", rng.choice([1, 4]))
+        patch.setattr(producer, "SWEEP_FACTOR", rng.choice([4, 10**9]))
+        patch.setattr(producer, "MAX_SUSPENDED", rng.choice([1 << 16, 3]))
+        patch.setattr(producer, "WHOLE_BYTES", rng.choice([10**9, 1, 300]))
+        patch.setattr(payoff, "ANSWERS", rng.choice([1024, 1, 5]))
+        patch.setattr(payoff, "ANSWER_BYTES", rng.choice([0, 1 << 14]))
+        patch.setattr(payoff, "FIRST_REST", rng.choice([1, 4]))
         patch.setattr(route, "BLOCK_BYTES", rng.choice([1 << 18, 1]))
         patch.setattr(state, "FIRST_CAPACITY", rng.choice([1024, 2]))
         yield
@@ -259,7 +258,7 @@ def test_what_is_passed_on_is_kept_back_at_one_place() -> None:
 def test_what_is_kept_back_for_long_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notices that say all leave out what has become pointless; this has not, there or further up: nobody asks for it
     before it is demanded, for fear that it were forgotten."""
-    monkeypatch.setattr(withholding, "WHOLE_BYTES", 1)
+    monkeypatch.setattr(producer, "WHOLE_BYTES", 1)
     chain, query, rows = passing_on(list(range(1, 420, 4)), {353})
     bottom = chain.tasks[-1].feedback
     assert bottom is not None
@@ -425,7 +424,7 @@ def test_what_is_wanted_is_not_spoken_of_either() -> None:
 def test_what_is_asked_for_too_often_rests(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
     """C wants again and again what is kept back: after 4 answers all comes back, and no more is said for 4 windows;
     1,000 there are not."""
-    monkeypatch.setattr(worth, "ANSWERS", answers)
+    monkeypatch.setattr(payoff, "ANSWERS", answers)
     times = list(range(0, 400, 2))
     rows = {name: tuples(at=times, x=[at // 2 % 5 for at in times], k=[at // 2 % 5 for at in times]) for name in "ab"}
     rows["c"] = tuples(at=times, x=[at // 12 % 4 for at in times])
@@ -473,8 +472,8 @@ def test_what_nobody_waited_for_may_be_waited_for(monkeypatch: pytest.MonkeyPatc
     assert top.feedback is not None
     (demand,) = top.feedback.consumer_ends.values()
     assert demand.suspended == 3
-    monkeypatch.setattr(worth, "ANSWERS", 1)
-    monkeypatch.setattr(worth, "ANSWER_BYTES", 1 << 30)
+    monkeypatch.setattr(payoff, "ANSWERS", 1)
+    monkeypatch.setattr(payoff, "ANSWER_BYTES", 1 << 30)
     asked: list[FeedbackRequest] = []
     for at in (41, 42):
         read_up_to(run.chain, top, "tc", at)

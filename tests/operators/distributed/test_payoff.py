@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from operators.distributed import payoff as worth
-from operators.distributed.payoff import KindPayoff
+from operators.distributed.feedback import payoff
+from operators.distributed.feedback.payoff import KindPayoff
 from schemas.codecs.notice import Notice, Words
 from schemas.columns import Batch
 
@@ -31,7 +31,7 @@ def run(one: KindPayoff, begin: int, kept: int, rows: int, apart: int) -> bool:
     """`kept` signatures are suspended; one of them comes back, with so many rows, and goes, so and so often."""
     record(one, begin, words(*range(kept)))
     rests = False
-    for turn in range(1, worth.ANSWERS + 1):
+    for turn in range(1, payoff.ANSWERS + 1):
         record(one, begin + turn * apart, NONE, words(0), rows)
         rests |= one.review(begin + turn * apart)
         record(one, begin + turn * apart, words(0))
@@ -60,7 +60,7 @@ def test_what_is_spared_is_weighed_against_answers(kept: int, rows: int, apart: 
     record(one, 0, NONE)
     begin = 100 * LIFE
     assert run(one, begin, kept, rows, apart) is rests
-    assert one.rests(begin + worth.ANSWERS * apart) is rests
+    assert one.rests(begin + payoff.ANSWERS * apart) is rests
 
 
 def test_it_rests_twice_as_long_each_time() -> None:
@@ -68,17 +68,17 @@ def test_it_rests_twice_as_long_each_time() -> None:
     one = KindPayoff(1, ROW, LIFE, 1)
     record(one, 0, NONE)
     now = 100 * LIFE
-    for windows in (worth.FIRST_REST, 2 * worth.FIRST_REST, 4 * worth.FIRST_REST):
+    for windows in (payoff.FIRST_REST, 2 * payoff.FIRST_REST, 4 * payoff.FIRST_REST):
         assert run(one, now, 5, 10, 500)
-        now += worth.ANSWERS * 500
+        now += payoff.ANSWERS * 500
         assert one.rests(now + windows * LIFE - 1)
         now += windows * LIFE
         assert not one.rests(now)
         record(one, now - 1, NONE, words(*range(5)), 1_000_000)
     assert not run(one, now, 1_000, 10, 500)
-    now += worth.ANSWERS * 500
+    now += payoff.ANSWERS * 500
     record(one, now, NONE, words(*range(1_000)))
     one.review(now)
     assert run(one, now, 5, 10, 500)
-    now += worth.ANSWERS * 500
-    assert not one.rests(now + worth.FIRST_REST * LIFE)
+    now += payoff.ANSWERS * 500
+    assert not one.rests(now + payoff.FIRST_REST * LIFE)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 
-from operators.distributed.decompose import Edge, decompose
-from operators.distributed.demand import ConsumerFeedback
+from operators.distributed.decompose import decompose
+from operators.distributed.feedback.consumer import ConsumerFeedback
+from operators.distributed.operator import Edge
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from schemas.codecs.exchange import encode_exchange

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from operators.distributed.decompose import DistributedOperator, decompose
+from operators.distributed.decompose import decompose
+from operators.distributed.operator import DistributedOperator
 from operators.distributed.rows_windows import counted_windows
 from operators.plan.plan import parse_plan
 from operators.spill.spilling import MemoryBudget

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from operators.data.watermark import NEVER
-from operators.distributed.decompose import DistributedOperator, decompose
+from operators.distributed.decompose import decompose
 from operators.distributed.edge_reader import EdgeReader
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
 from operators.distributed.lineage import TaskProductivity
+from operators.distributed.operator import DistributedOperator
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
 from operators.spill.spilling import MemoryBudget

@@ -14,8 +14,9 @@ arrive years late: it changes what the producer reports next, and the log is rig
 What a task keeps back is a function of its input and of its last notices. A restarted task reads its own notices and
 its input and has the same state again (`restore`).
 
-An edge whose results are made on demand (`operators.distributed.on_demand`) has the same notices. A signature that is
-requested there is *rewritten*: the notices take back all results that have it, and write all that are alive again.
+An edge whose results are made on demand (`operators.distributed.feedback.on_demand`) has the same notices. A signature
+that is requested there is *rewritten*: the notices take back all results that have it, and write all that are alive
+again.
 
 Readers may lag behind. What the slowest reader may still request stays in the states: the task's *hold*.
 """
@@ -30,9 +31,9 @@ import numpy as np
 from operators.data.evaluate import Resolve
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import NEVER
-from operators.distributed.decompose import DistributedOperator
 from operators.distributed.edge_writer import EdgeWriter, rows_per_block
-from operators.distributed.kinds import EdgeKind, are_of_kinds, of_kinds
+from operators.distributed.feedback.kinds import EdgeKind, are_of_kinds, of_kinds
+from operators.distributed.operator import DistributedOperator
 from operators.distributed.rejoin import rejoined
 from operators.engine.engine import Engine
 from operators.feedback.blacklist import Blacklist

@@ -1,18 +1,18 @@
 """The consumer's end of feedback between distributed operators: what a task requests from the producers of one input.
 
 `operators.distributed.feedback` drives it. For each channel a task knows which signatures are suspended *as far as it
-has read the channel's log* (`operators.distributed.withholding`). It processes an epoch only when it has everything
-that the epoch's tuples of its other input can match. If such a tuple has a suspended signature, the task requests the
-signature back and waits until all channels have resumed it. It sends the request as soon as it has read the tuple, so
-that the producer's work overlaps its own; meanwhile it may advance up to that tuple's time (`limit`). A notice takes
-effect when it is read, although the producer may have written it at a later event time than the task has reached: the
-tuples that it takes back arrive again if they are needed.
+has read the channel's log* (`operators.distributed.feedback.producer`). It processes an epoch only when it has
+everything that the epoch's tuples of its other input can match. If such a tuple has a suspended signature, the task
+requests the signature back and waits until all channels have resumed it. It sends the request as soon as it has read
+the tuple, so that the producer's work overlaps its own; meanwhile it may advance up to that tuple's time (`limit`). A
+notice takes effect when it is read, although the producer may have written it at a later event time than the task has
+reached: the tuples that it takes back arrive again if they are needed.
 
-With a plan whose producers make earlier results on demand (`operators.distributed.on_demand`), the task requests the
-signatures of new tuples in the same way, and waits for them.
+With a plan whose producers make earlier results on demand (`operators.distributed.feedback.on_demand`), the task
+requests the signatures of new tuples in the same way, and waits for them.
 
 Results therefore depend neither on the requests nor on their delivery. Suspending pays where many tuples have no match,
-and costs where the signature is soon resumed; a kind that does not pay rests (`operators.distributed.payoff`).
+and costs where the signature is soon resumed; a kind that does not pay rests (`operators.distributed.feedback.payoff`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import numpy as np
 from operators.data.evaluate import Resolve
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
-from operators.distributed.decompose import CHANNEL, DistributedOperator, Edge
-from operators.distributed.kinds import EdgeKind, are_of_kinds, of_kinds
-from operators.distributed.on_demand import PlanStart
-from operators.distributed.payoff import KindPayoff
-from operators.distributed.withholding import NONE, over_own
+from operators.distributed.feedback.kinds import EdgeKind, are_of_kinds, of_kinds
+from operators.distributed.feedback.on_demand import PlanStart
+from operators.distributed.feedback.payoff import KindPayoff
+from operators.distributed.feedback.producer import NONE, over_own
+from operators.distributed.operator import CHANNEL, DistributedOperator, Edge
 from operators.engine.engine import Engine
 from operators.engine.selection import batch_reader
 from operators.feedback.blacklist import Blacklist

@@ -3,7 +3,7 @@
 It takes the place of `operators.feedback` in the engine of a single join (`Engine(feedback=)`): the same results, with
 fewer tuples on the edges. `services.task.feedback` carries its requests.
 
-It also makes results on demand only, where the plan allows that (`operators.distributed.on_demand`).
+It also makes results on demand only, where the plan allows that (`operators.distributed.feedback.on_demand`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
 from operators.data.watermark import END
-from operators.distributed.decompose import CHANNEL, DistributedOperator
-from operators.distributed.demand import ConsumerFeedback
-from operators.distributed.kinds import are_of_kinds
-from operators.distributed.on_demand import PlanStart
-from operators.distributed.withholding import NONE, ProducerFeedback
+from operators.distributed.feedback.consumer import ConsumerFeedback
+from operators.distributed.feedback.kinds import are_of_kinds
+from operators.distributed.feedback.on_demand import PlanStart
+from operators.distributed.feedback.producer import NONE, ProducerFeedback
+from operators.distributed.operator import CHANNEL, DistributedOperator
 from operators.engine.engine import Engine
 from operators.join.executor import Executor
 from operators.join.tree import XJoinTree

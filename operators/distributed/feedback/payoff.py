@@ -1,9 +1,9 @@
 """Decides whether keeping tuples back by one kind of an edge pays, or whether the signatures are resumed too often.
 
-`operators.distributed.demand` calls it. A tuple that is kept back is not sent. But a reader that requests it waits for
-one trip through Kafka per join, and every answer is a message and a transaction. The two are compared in bytes: what
-was not sent while signatures were suspended, less what returned, against a price per answer. The amount that a
-suspended signature keeps back is known only for resumed signatures, whose tuples of one window return. The other
+`operators.distributed.feedback.consumer` calls it. A tuple that is kept back is not sent. But a reader that requests it
+waits for one trip through Kafka per join, and every answer is a message and a transaction. The two are compared in
+bytes: what was not sent while signatures were suspended, less what returned, against a price per answer. The amount
+that a suspended signature keeps back is known only for resumed signatures, whose tuples of one window return. The other
 signatures are assumed to be alike.
 
 A kind that does not pay rests for some windows, each time twice as long.
@@ -11,7 +11,7 @@ A kind that does not pay rests for some windows, each time twice as long.
 
 from __future__ import annotations
 
-from operators.distributed.kinds import of_kinds
+from operators.distributed.feedback.kinds import of_kinds
 from operators.kernels.hashing import U64
 from schemas.codecs.notice import Notice
 
