@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,8 +168,16 @@ def warm_up(progress: Callable[[str], None] = lambda _: None, *, fresh: bool = F
     if fresh:
         for kernel in found.values():
             kernel._cache.flush()
-    for step in _steps():
-        progress(step)
+    helper: BaseProcess | None = None
+    for name, step in _steps():
+        progress(name)
+        step()
+        if helper is None and any(kernel.stats.cache_misses for kernel in found.values()) and (os.cpu_count() or 1) > 1:
+            helper = get_context("spawn").Process(target=_compile_from_the_end, daemon=True)
+            helper.start()
+    if helper is not None:
+        helper.kill()
+        helper.join()
     used = [kernel.stats for kernel in found.values() if kernel.signatures]
     return Warmth(
         kernels=len(used),
@@ -177,34 +188,49 @@ def warm_up(progress: Callable[[str], None] = lambda _: None, *, fresh: bool = F
     )
 
 
-def _steps() -> Iterator[str]:
-    """Run everything once; says before each part what it is."""
+def _compile_from_the_end() -> None:
+    """Compile the same in another process, in the opposite order. What either has compiled the other finds in the
+    cache, so the two meet halfway."""
+    for _, step in reversed(_steps()):
+        step()
+
+
+def _steps() -> list[tuple[str, Callable[[], object]]]:
+    """The parts of a warm-up with their names, which together run everything once."""
+    return [
+        ("decoders", _batches),
+        *((f"query {n} of {len(_QUERIES)}", partial(_run_query, n, text)) for n, text in enumerate(_QUERIES, 1)),
+        *((executor, partial(_run_executor, executor)) for executor in _EDDIES),
+        *((f"a group of queries, {order}", partial(_run_group, order)) for order in (*ORDERS, ADAPTIVE)),
+        ("feedback", _feedback),
+        ("spill", _spill),
+    ]
+
+
+@cache
+def _batches() -> tuple[dict[str, Batch], dict[str, Batch]]:
+    """Tuples of all streams, by name: in memory of their own, and in that of a snapshot's block."""
     program = parse_program(_STREAMS + f"{_ALL} WINDOW RANGE 1 SECOND")
-    yield "decoders"
-    rows = {stream.name: _rows(stream, seed) for seed, stream in enumerate(program.streams, SEED)}
-    fresh = {stream.name: _through_codecs(stream, rows[stream.name]) for stream in program.streams}
-    yield "snapshots"
-    borrowed = {name: decode_block(encode_block(name, 0, batch), "warm-up").batch for name, batch in fresh.items()}
-    for number, text in enumerate(_QUERIES, 1):
-        yield f"query {number} of {len(_QUERIES)}"
-        program = parse_program(_STREAMS + text)
-        for batches in (fresh, borrowed):
-            _run(program, batches, number)
-    for executor in _EDDIES:
-        yield executor
-        for number, text in enumerate(_QUERIES[:2], 1):
-            _run(parse_program(_STREAMS + text), fresh, number, executor)
-    for order in (*ORDERS, ADAPTIVE):
-        yield f"a group of queries, {order}"
-        for encoding in ENCODINGS:
-            _run_group(fresh, order, encoding)
-    yield "feedback"
-    _feedback()
-    yield "spill"
-    _spill(program.streams[0], fresh["A"])
+    fresh = {stream.name: _through_codecs(stream, _rows(stream, n)) for n, stream in enumerate(program.streams, SEED)}
+    return fresh, {name: decode_block(encode_block(name, 0, batch), "warm-up").batch for name, batch in fresh.items()}
 
 
-def _run_group(batches: dict[str, Batch], order: str, encoding: str) -> None:
+def _run_query(number: int, text: str) -> None:
+    for batches in _batches():
+        _run(parse_program(_STREAMS + text), batches, number)
+
+
+def _run_executor(executor: str) -> None:
+    for number, text in enumerate(_QUERIES[:2], 1):
+        _run(parse_program(_STREAMS + text), _batches()[0], number, executor)
+
+
+def _run_group(order: str) -> None:
+    for encoding in ENCODINGS:
+        _run_shared(_batches()[0], order, encoding)
+
+
+def _run_shared(batches: dict[str, Batch], order: str, encoding: str) -> None:
     """All queries of the group in one operator; one goes and comes again."""
     queries = parse_program(_STREAMS + "".join(f"INSERT INTO q{n} {text};" for n, text in enumerate(_GROUP))).queries
     made = SharedQueries(query_group(queries), partial(Juggler, order=order, encoding=encoding), name="warm-up")
@@ -249,8 +275,9 @@ def _feedback() -> None:
     minimal_alive(matched)
 
 
-def _spill(stream: Stream, batch: Batch) -> None:
+def _spill() -> None:
     """Rows and partition groups that leave memory, in place and to rings made anew."""
+    stream, batch = parse_program(_STREAMS + f"{_ALL} WINDOW RANGE 1 SECOND").streams[0], _batches()[0]["A"]
     order = np.argsort(batch.ts, kind="stable")
     batch = batch.take(order)
     store = SourceStore([*((field.name, field.type) for field in stream.fields), ("_ts", Type.TIMESTAMP)])
