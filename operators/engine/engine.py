@@ -602,6 +602,7 @@ class Engine(IntakeMethods):
         spills.clean(at)
         if self.durable:
             self._durability.retain(self._sources)
+        self._durability.replace(self._sources, at, self._needed_from(at))
         living, before = spills.stored_tuples(), self._sources
         self._sources = Sources(
             self.query, hashed=before.hashed, kept=before.kept, partition_groups=before.partition_groups
@@ -628,7 +629,7 @@ class Engine(IntakeMethods):
 
     def checkpoint(self) -> Checkpoint:
         """Return the source tuples stored since the last checkpoint. Cost: proportional to their number."""
-        return self._durability.checkpoint(self._sources, self.cut)
+        return self._durability.checkpoint(self._sources, self.cut, self._needed_from(self.cut))
 
     def restore(self, cut: int, blocks: Iterable[Block]) -> None:
         """Rebuild all state on a fresh engine: run the plan over the blocks and discard the results.

@@ -223,8 +223,6 @@ class StemFeedback:
         for match, side, state in self._stems[alias]:
             if state.older is not None:
                 held = state.tuples()
-                # Arrival order, also among equal ts: ROWS windows find expired tuples by it.
-                held = held.take(np.argsort(held.rows[0]))
                 state.older, state.older_until = None, FOREVER
                 state.keep(np.zeros(state.hi - state.lo, np.bool_))
                 match.enter(state, match.prepare(side, held.take(held.expiry >= now)), now)

@@ -25,6 +25,9 @@ class Durability:
         # checkpoint.
         self._exported = dict.fromkeys(streams, 0)
         self._unsaved: list[Block] = []
+        # Rows of former stores that are needed until nothing before `_former_until` is.
+        self._former: dict[str, int] = {}
+        self._former_until = 0
 
     def unsaved_tuples(self, sources: Sources) -> int:
         """Count the source tuples stored since the last checkpoint that are still needed."""
@@ -32,11 +35,32 @@ class Durability:
         new = sum(max(0, store.hi - max(self._exported[name], store.lo)) for name, store in stores.items())
         return new + sum(len(block.batch) for block in self._unsaved)
 
-    def checkpoint(self, sources: Sources, cut: int) -> Checkpoint:
-        """Return the source tuples stored since the last checkpoint. Cost: proportional to their number."""
+    def checkpoint(self, sources: Sources, cut: int, needed_from: int) -> Checkpoint:
+        """Return the source tuples stored since the last checkpoint. Cost: proportional to their number.
+
+        Args:
+            sources: the stores.
+            cut: up to where everything has been processed.
+            needed_from: the event time from which tuples are needed.
+        """
         self.retain(sources)
         blocks, self._unsaved = self._unsaved, []
-        return Checkpoint(cut, tuple(blocks), {name: sources.stores[name].lo for name in self._exported})
+        return Checkpoint(cut, tuple(blocks), self._needed_rows(sources, needed_from))
+
+    def replace(self, sources: Sources, at: int, needed_from: int) -> None:
+        """Note that the stores are about to be replaced by others, which begin with the tuples that are alive at `at`.
+
+        Earlier tuples remain durable while they are needed: aggregates need results that have died since the last
+        emission.
+        """
+        self._former, self._former_until = self._needed_rows(sources, needed_from), at
+
+    def _needed_rows(self, sources: Sources, needed_from: int) -> dict[str, int]:
+        """Return by stream the row below which no tuple is needed any more."""
+        if needed_from >= self._former_until:
+            self._former = {}
+        rows = {name: sources.stores[name].lo for name in self._exported}
+        return {name: min(row, self._former.get(name, row)) for name, row in rows.items()}
 
     def retain(self, sources: Sources) -> None:
         """Copy the source tuples that the next checkpoint needs, before some of them leave memory."""

@@ -283,7 +283,10 @@ class SideState:
         return Tuples(self.aliases, rows, self.ts[entries & (self.capacity - 1)], expiry)
 
     def tuples(self) -> Tuples:
-        """Return a copy of all entries, ascending by ts, including dead ones that are not purged yet."""
+        """Return a copy of all entries, ascending by ts, including dead ones that are not purged yet.
+
+        Tuples of one stream are in the order of their arrival, also among equal ts: `purge_rows` relies on it.
+        """
         ts = ring_read(self.ts, self.lo, self.hi)
         if self._exact_expiry:
             expiry = np.minimum(ts + self.life, FOREVER)
@@ -293,7 +296,8 @@ class SideState:
         if self.older is None:
             return own
         older = self.older.tuples()
-        return Tuples.merge(older.take(np.argsort(older.ts, kind="stable").astype(np.int64)), own)
+        found = Tuples.merge(older.take(np.argsort(older.ts, kind="stable").astype(np.int64)), own)
+        return found if len(self.aliases) > 1 else found.take(np.lexsort((found.rows[0], found.ts)).astype(np.int64))
 
     def has(self, keys: U64, before: int) -> Mask:
         """Return (n,) bool: True where an entry with ts < `before` has the key hash.

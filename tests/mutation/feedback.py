@@ -266,7 +266,6 @@ FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("            state.keep(~useless)\n", ""),
         ("held.take(held.expiry >= now)), now)", "held.take(held.expiry < now)), now)"),
         ("held = state.tuples()\n", "held = Tuples.empty((alias,))\n"),
-        ("held = held.take(np.argsort(held.rows[0]))", "pass"),
         ("                    blacklist.purge_rows(alias, first_row)\n", "                    pass\n"),
         ("                self._idle[alias].purge_rows(first_row)\n", ""),
         ("self._let_in(guard.alias, [guard.release(now)], now)", "guard.release(now)"),

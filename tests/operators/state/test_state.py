@@ -92,6 +92,22 @@ def test_keys_that_earlier_entries_have() -> None:
     assert side.has(words([7, 3, 15]), FOREVER).tolist() == [True, True, True]
 
 
+def test_tuples_are_in_the_order_of_their_arrival() -> None:
+    """Rows 0 to 4 with ts 1 2 2 2 3; the first two of ts 2 entered late, the second one first. A copied state lost
+    row 1 when row 0 left its ROWS window: they are found by a binary search."""
+    side = hashed(FOREVER)
+    arrived = single([1, 2, 2, 2, 3], FOREVER)
+    side.insert(arrived.take(np.array([0, 3, 4])), words([7, 7, 7]))
+    side.older = hashed(FOREVER)
+    side.older.insert(arrived.take(np.array([2, 1])), words([7, 7]))
+    found = side.tuples()
+    assert found.rows[0].tolist() == [0, 1, 2, 3, 4]
+    copy = hashed(FOREVER)
+    copy.insert(found, words([7] * 5))
+    copy.purge_rows("A", 1)
+    assert copy.tuples().rows[0].tolist() == [1, 2, 3, 4]
+
+
 def test_only_earlier_entries_are_met() -> None:
     """Equal ts counts for one side (not strict) and not for the other."""
     side = hashed()

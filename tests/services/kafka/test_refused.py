@@ -22,7 +22,7 @@ from services.process.settings import WorkerSettings
 from services.worker.connection import FIRST_S, Connection
 from services.worker.web import Pages
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.deep]
 
 RIGHT, WRONG = "the-right-word", "a-wrong-word"
 QUERY = """
@@ -89,7 +89,6 @@ def test_a_broker_that_is_away_is_no_refusal() -> None:
         admin.check()
 
 
-@pytest.mark.deep
 def test_a_running_worker_that_is_refused_ends(sasl: Broker, caplog: pytest.LogCaptureFixture) -> None:
     """Its password was changed, and the broker began anew."""
 
@@ -115,12 +114,11 @@ def test_a_running_worker_that_is_refused_ends(sasl: Broker, caplog: pytest.LogC
     assert "refuses the connection" in pages.connection_problem
 
 
-@pytest.mark.parametrize("how", ["password", pytest.param("handshake", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("how", WORDS)
 def test_a_worker_ends_with_one_line(sasl: Broker, how: str, tmp_path: Path) -> None:
     check_last_words(sasl, how, tmp_path, "--patience", "1s")
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("how", WORDS)
 def test_a_worker_ends_after_a_minute(sasl: Broker, how: str, tmp_path: Path) -> None:
     """0.1.0 went on for ever."""

@@ -30,7 +30,7 @@ from tests.services.worker import test_distributed_workers_feedback as test_plac
 from tests.services.worker.test_exactly_once import CLOSING, SENSORS, send
 from tests.worker_harness import Case, Feed, Reader, WorkerProcess, Workers, assert_exact, wait_for
 
-pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
+pytestmark = [pytest.mark.kafka, pytest.mark.deep]
 
 TOPIC, GROUP, TRANSACTIONAL = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
@@ -110,7 +110,6 @@ def no_refusal(worker: WorkerProcess) -> None:
     assert not re.search("(?i)refuse|authoriz", worker.text()), worker.with_log("a refusal")
 
 
-@pytest.mark.deep
 def test_a_worker_with_a_budget(secured: SecureBroker, tmp_path: Path, workers: Workers, somebody: Somebody) -> None:
     """A join that spills: its log is written, read again by a second worker, and trimmed."""
     case = Case.make(secured.topics, tmp_path, SENSORS)
@@ -130,7 +129,6 @@ def test_a_worker_with_a_budget(secured: SecureBroker, tmp_path: Path, workers: 
     no_refusal(worker)
 
 
-@pytest.mark.deep
 def test_joins_of_their_own_with_feedback(
     secured: SecureBroker, tmp_path: Path, workers: Workers, somebody: Somebody
 ) -> None:
@@ -222,7 +220,6 @@ LACKING = {
 }
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("lack", LACKING)
 def test_a_worker_without_one_right(
     lack: str, secured: SecureBroker, tmp_path: Path, workers: Workers, somebody: Somebody
