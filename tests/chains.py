@@ -297,6 +297,18 @@ class Task:
             if offset >= self.start[lane][block.channel].offset:
                 self.repeated += channels.take(self.engine, block, offset, floor, again=self.again).repeated
 
+    def foresee(self, records: int) -> None:
+        """Look at some records of the sources that have not been read yet."""
+        if self.feedback is None or not self.feedback.foresees:
+            return
+        for given, _, lane in self._each():
+            if given.edge is None:
+                for one in (one for one in self.operator.streams if one.stream.topic == lane[0]):
+                    declared = [f for f in one.stream.fields if f.name != one.position]
+                    plain = Stream(one.stream.name, tuple(declared), lane[0], timestamp=one.stream.timestamp)
+                    batch = to_batch(plain, self.topics.log(lane)[self.at[lane] : self.at[lane] + records])
+                    self.feedback.foresee(one.stream.name, batch)
+
     def close_sources(self) -> None:
         """Let partitions of sources that have been read to their end no longer hold the watermark back."""
         for given, p in self.lanes:
@@ -391,6 +403,9 @@ class Chain:
         ends: whether they end there, as where another plan takes over.
         begins: event time at which the plan takes over from another one. Its joins make what is before on demand. Until
             the caller decides on it (`decide`), tasks come as far as the caller says (`former`).
+
+    Attributes:
+        foresees: how many records of each source tasks look at before they read them, once the plan has taken over.
     """
 
     def __init__(
@@ -409,6 +424,7 @@ class Chain:
     ) -> None:
         self.begins, self.decided, self.former = begins, begins is None, 0
         start = None if begins is None else PlanStart(lambda: begins if self.decided else END)
+        self.foresees = 0
         self.topics = Topics()
         counts = {name: len(parts) for name, parts in rows.items()}
         for topic, stream in {stream.topic: stream for stream in query.streams()}.items():
@@ -451,6 +467,7 @@ class Chain:
         self.read(task, records)
         if task.over:
             return
+        task.foresee(self.foresees)
         task.close_sources()
         task.epoch(self.end if self.decided else min(self.end, self.former), commits=commits)
         if self.ends:

@@ -8,7 +8,8 @@ former version is over, the next version's tasks
   is not below these, so such a task never passes it before it is known. The same holds for tasks that make results from
   before the cut on demand.
 
-What each former task has committed is in Kafka; a thread asks for it every POLL_S.
+What each former task has committed is in Kafka; a thread asks for it every POLL_S. Once the cut is known, it asks every
+POLL_SOON_S: no results come until the last commit has been seen.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from services.placement.distributed import DistributedLayout
 from services.recovery.starting_point import Committed
 
 POLL_S = 0.04
+
+POLL_SOON_S = 0.01
 
 READY_S = 1.0
 """The next version has caught up when it has come as far as the former one was so long ago."""
@@ -65,6 +68,7 @@ class Predecessor:
         self._fail = fail
         self._reader = versions.reader()
         self._reached: deque[tuple[float, int]] = deque()
+        self._wake: list[Callable[[], None]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="predecessor", daemon=True)
 
@@ -81,6 +85,10 @@ class Predecessor:
             raise
         self._thread.start()
         return self
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Let the thread call `wake` when the former version is over."""
+        self._wake.append(wake)
 
     def wait_until_over(self, seconds: float) -> bool:
         """Wait until the former version is over, at most so long; stop the thread. Returns whether it is."""
@@ -117,9 +125,11 @@ class Predecessor:
 
     def _run(self) -> None:
         try:
-            while not self.over and not self._stop.wait(POLL_S):
+            while not self.over and not self._stop.wait(POLL_S if self.cut is None else POLL_SOON_S):
                 with contextlib.suppress(BrokerError):  # the worker notices, too, that Kafka does not answer
                     self._look()
+            for wake in self._wake:
+                wake()
         except Exception as error:
             self._fail(error)
         finally:

@@ -67,6 +67,7 @@ class TaskContext:
     trim: Callable[[CompletionCheck, Mapping[Lane, int]], None] | None = None
     rejected: RejectedRecords = field(init=False)
     step: str = field(init=False, default="beginning")
+    _foreseen: dict[Lane, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rejected = RejectedRecords(self.spec.topics.late, self.spec.topics.dead)
@@ -102,8 +103,20 @@ class TaskContext:
                         batch = batch.until(offset)
                 elif not is_final:
                     lane.retained.appendleft(batch)
+                    self._foresee(lane)
                     return
             self.metrics.input_tuples.inc(lane.take(self.engine, batch, rejected))
+
+    def _foresee(self, lane: InputLane) -> None:
+        """Show the feedback what a lane may not take yet: it can request what these tuples will need."""
+        if self.feedback is None or not self.feedback.foresees:
+            return
+        for batch in lane.retained:
+            seen = self._foreseen.get(lane.key, 0)
+            if batch.next_offset > seen:
+                self._foreseen[lane.key] = batch.next_offset
+                for stream, tuples in lane.decode(batch.since(seen)):
+                    self.feedback.foresee(stream, tuples)
 
     def waits_for_predecessor(self, lane: InputLane | BlockLane) -> bool:
         """Whether a source's partition has been read as far as the former plan's tasks have come."""

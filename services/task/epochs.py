@@ -40,6 +40,7 @@ class EpochLoop:
         self._reported = 0.0
         self._looked = float("-inf")
         self._last_input = time.monotonic()
+        self._takes_over = False
         self._busy = (time.monotonic(), 0.0)
 
     def run(self) -> bool:
@@ -81,6 +82,9 @@ class EpochLoop:
             if context.predecessor is not None:
                 for lane in context.lanes.values():
                     context.take(lane)
+                if context.predecessor.over and not self._takes_over:
+                    self._takes_over = True
+                    timer.request()
             self._alignment.pause_lanes_ahead()
             if context.feedback is not None and context.feedback.serve(context.engine.watermark(), time.monotonic()):
                 timer.request()

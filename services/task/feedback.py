@@ -28,6 +28,7 @@ from operators.distributed.feedback.on_demand import PlanStart
 from operators.distributed.feedback.producer import NONE
 from operators.kernels.hashing import U64
 from schemas.codecs.notice import Notice
+from schemas.columns import Batch
 from schemas.messages.control import Demanded
 from services.control.feedback_log import FeedbackLog, Inbox
 from services.delivery.epoch_output import BlockRecord
@@ -114,6 +115,15 @@ class TaskFeedback:
         """True while the task waits for an answer through a topic, however far ahead the topic's input is."""
         ends = self.operator_feedback.consumer_ends.values()
         return any(demand.edge.topic == topic and demand.waiting for demand in ends)
+
+    @property
+    def foresees(self) -> bool:
+        """Whether tuples that are not taken yet may need results on demand, and it is known which tuples."""
+        return self.operator_feedback.foresees
+
+    def foresee(self, stream: str, batch: Batch) -> None:
+        """Request what tuples will need that are not taken yet."""
+        self.operator_feedback.foresee(stream, batch)
 
     @property
     def waiting(self) -> bool:

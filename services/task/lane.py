@@ -8,7 +8,7 @@ messages, so a replay from the committed points repeats it exactly.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -129,6 +129,11 @@ class InputLane:
                     taken += len(rows)
         self._advance_to(batch)
         return taken
+
+    def decode(self, batch: RecordBatch) -> Iterator[tuple[str, Batch]]:
+        """The tuples of records that are not taken yet, by stream."""
+        for ordinal, stream in enumerate(self.streams):
+            yield stream.name, self._decode(ordinal, batch).batch
 
     def take(self, engine: TaskEngine, batch: RecordBatch, rejected: RejectedRecords) -> int:
         """Feed new records; late tuples and dead letters are added to `rejected`.

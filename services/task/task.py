@@ -70,6 +70,8 @@ class Task:
         """Start the thread."""
         if self._context.feedback is not None:
             self._context.feedback.listen(self._inbox.wake)
+        if self._context.predecessor is not None:
+            self._context.predecessor.listen(self._inbox.wake)
         self._thread.start()
 
     def offer(self, lane: Lane, batch: RecordBatch) -> None:

@@ -140,6 +140,20 @@ def open_task(
 ) -> Task:
     """A task of `SPEC` that goes on from what is committed; without `changes` nobody asks for any, without `snapshots`
     none are written. A given `engine` is fresh, and runs `QUERY`."""
+    kafka.give_up = give_up
+    context = make_context(kafka, executor, metrics, changes, engine, snapshots)
+    return Task(context, give_up, changed, ended)
+
+
+def make_context(
+    kafka: Kafka,
+    executor: Executor,
+    metrics: WorkerMetrics,
+    changes: PlanChanges | None = None,
+    engine: Engine | None = None,
+    snapshots: SnapshotWriter | None = None,
+) -> TaskContext:
+    """What a task consists of; see `open_task`."""
     recovery = plan_recovery(
         streams=dict.fromkeys(LANES, 1),
         fingerprint="f",
@@ -150,7 +164,6 @@ def open_task(
         from_latest=False,
         accept_loss=False,
     )
-    kafka.give_up = give_up
     log, own = get_log("test"), metrics.of("0")
     lanes = make_lanes(SPEC, recovery, log)
     engine = engine or Engine(QUERY, partitions=partitions_of(lanes), clock=time.monotonic)
@@ -169,5 +182,4 @@ def open_task(
     )
     program = QueryProgram(SPEC, engine, changes, recovery.cut, lambda found, version: None)
     snapshots = snapshots or SnapshotWriter(None, executor, 10_000, log, own)
-    context = TaskContext(SPEC, 0, recovery, lanes, program, changes, kafka, None, snapshots, log, own)
-    return Task(context, give_up, changed, ended)
+    return TaskContext(SPEC, 0, recovery, lanes, program, changes, kafka, None, snapshots, log, own)

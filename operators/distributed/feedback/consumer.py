@@ -268,9 +268,7 @@ class ConsumerFeedback:
         n = len(batch)
         resolve = batch_reader(batch)
         expiry = np.minimum(batch.ts + self._other_life, FOREVER)
-        if self.has_on_demand:
-            self._request_for(*self.partners(resolve, n), batch.ts)
-        else:
+        if not self.foresee(batch):
             self._received = []
         for own in self._own if self._suspends else ():
             signatures, valid = own.kind.signatures(own.opposite, resolve, n)
@@ -284,6 +282,14 @@ class ConsumerFeedback:
                 found = withheld.contains(signatures)
                 if found.any():
                     self.request_resume(signatures[found], int(ts[found].min()))
+
+    def foresee(self, batch: Batch) -> bool:
+        """Request the results on demand that tuples of the other input match, read or not. Return whether there are
+        results on demand."""
+        if self.has_on_demand:
+            self._request_for(*self.partners(batch_reader(batch), len(batch)), batch.ts)
+            return True
+        return False
 
     def _request_for(self, signatures: U64, valid: Mask | None, ts: I64) -> None:
         """Request the results on demand that new tuples of the other input match."""

@@ -214,6 +214,17 @@ class DistributedFeedback:
 
     # --- Input ------------------------------------------------------------------------------------------------
 
+    @property
+    def foresees(self) -> bool:
+        """Whether it is known which tuples that are not read yet may need results on demand."""
+        return self._start is not None and self._start.begin() < END
+
+    def foresee(self, stream: str, batch: Batch) -> None:
+        """Request what tuples will need that will be read as soon as the former plan is over."""
+        for demand in self.consumer_ends.values():
+            if demand.observed == stream and len(batch):
+                demand.foresee(batch)
+
     def _observe(self, stream: str, batch: Batch) -> None:
         for demand in self.consumer_ends.values():
             if demand.observed == stream and len(batch):
@@ -318,11 +329,11 @@ class DistributedFeedback:
         others."""
         assert self.producer_end is not None
         wanted = self.producer_end.wanted()
+        for demand in self.consumer_ends.values():
+            demand.request_resume(wanted, END)
         if self._not_begun is not None:
             (edge,) = self._operator.outputs
             wanted = wanted[~are_of_kinds(wanted, edge.on_demand)]
-        for demand in self.consumer_ends.values():
-            demand.request_resume(wanted, END)
         if len(wanted) == 0 or self._is_incomplete:
             return NONE
         for demand in self.consumer_ends.values():

@@ -34,6 +34,7 @@ from tests.profiles import PROPERTY
 
 def prepare(chain: Chain, rng: random.Random, begins: int, *, deaths: bool) -> None:
     """Let the tasks of a plan run before it takes over."""
+    chain.foresees = rng.choice([0, 2, 1_000])
     for _ in range(rng.randint(0, 30)):
         chain.former = rng.randint(chain.former, begins)
         task = rng.choice(chain.tasks)
@@ -141,6 +142,32 @@ def test_only_what_is_demanded_is_made() -> None:
     chain.decide()
     chain.finish()
     assert sent(chain) == (0, 2)
+    check(chain, query, rows, 41)
+
+
+def test_what_will_be_demanded_is_requested_before_the_plan_begins() -> None:
+    """The top join looks at C's tuples from 41 on, which it must not read yet. So A's join has the requests when it
+    reaches 41, and answers at once."""
+    times, values = list(range(1, 41, 2)), list(range(20))
+    rows = {name: tuples(at=[*times, 60], x=[*values, 99], k=[*values, 98 + (name == "a")]) for name in "ab"}
+    rows["c"] = tuples(at=[5, 42, 44, 60], x=[7, 3, 12, 50])
+    query = query_of([100, 100, 10], "A.k = B.k AND A.x = C.x")
+    chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, begins=41)
+    chain.former = 30
+    top, bottom = chain.tasks
+    chain.turn(bottom, 18)
+    chain.turn(top, 1)
+    chain.decide()
+    chain.foresees = 1_000
+    chain.turn(top, 0)
+    asked, chain.undelivered = chain.undelivered[-1], []
+    assert len(asked.resume) == 3
+    assert bottom.engine.cut == 30
+    bottom.deliver(asked)
+    chain.turn(bottom, 18)
+    assert bottom.engine.cut == 41
+    assert sent(chain) == (0, 2)
+    chain.finish()
     check(chain, query, rows, 41)
 
 
