@@ -13,8 +13,9 @@ As in an M-Join, the latest component of a result in the total order finds the r
 tuples of all inputs first. Of two inputs, the later one in the group finds rows of its own ts, and the earlier one does
 not.
 
-The operator's state is a function of the rows in the stores. To add or drop a query, the operator rebuilds its lists,
-visits and structures from those rows, at a cost proportional to the live rows; it patches nothing.
+The operator's state is a function of the rows in the stores. To add or drop a query, the operator makes its lists and
+visits anew. It keeps the structures of an input that hold the same rows as before, and builds those of the others from
+the stores. Both cost time proportional to the live rows.
 
 Limits: those of `schemas.groups`.
 """
@@ -389,14 +390,21 @@ class Juggler:
         self._rebuild(self.group, cut)
 
     def _rebuild(self, group: QueryGroup, cut: int) -> None:
+        former = self._input_states
         self._build(group)
         stored = {
             name: self.sources.stored_since(name, int(input_state.least_ts(np.array([cut]))[0]))
             for name, input_state in self._input_states.items()
         }
         given = {name: tuples for name, tuples in stored.items() if len(tuples)}
-        if given:
-            self._enter(given, min(cut, *(int(tuples.ts[0]) for tuples in given.values())), cut)
+        now = min([cut, *(int(tuples.ts[0]) for tuples in given.values())])
+        if self.demand is None:
+            given = {
+                name: tuples
+                for name, tuples in given.items()
+                if name not in former or not self._input_states[name].take_over(former[name], tuples, now)
+            }
+        self._enter(given, now, cut)
 
     def purge(self, cut: int) -> None:
         """Drop rows that no tuple with ts >= cut can join."""

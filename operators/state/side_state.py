@@ -295,9 +295,9 @@ class SideState:
         own = Tuples(self.aliases, ring_read(self.rows, self.lo, self.hi), ts, expiry)
         if self.older is None:
             return own
-        older = self.older.tuples()
-        found = Tuples.merge(older.take(np.argsort(older.ts, kind="stable").astype(np.int64)), own)
-        return found if len(self.aliases) > 1 else found.take(np.lexsort((found.rows[0], found.ts)).astype(np.int64))
+        found = Tuples.concat([self.older.tuples(), own], self.aliases)
+        by = (found.rows[0], found.ts) if len(self.aliases) == 1 else (found.ts,)
+        return found.take(np.lexsort(by).astype(np.int64))
 
     def has(self, keys: U64, before: int) -> Mask:
         """Return (n,) bool: True where an entry with ts < `before` has the key hash.

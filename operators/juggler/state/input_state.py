@@ -204,15 +204,49 @@ class InputState:
         if not len(tuples):
             return
         self.by_time.insert(tuples, None, now=now)
-        resolve = self._sources.resolver(tuples.aliases, tuples.rows)
-        for operands, state in self.by_key.items():
-            hashes, valid = key_hashes([operand.values(resolve, len(tuples)) for operand in operands])
-            if valid is not None and not valid.all():
-                state.insert(tuples.take(valid), hashes[valid], now=now)
-            else:
-                state.insert(tuples, hashes, now=now)
+        for operands in self.by_key:
+            self._insert_by_key(operands, tuples, now)
         for index in self.by_value.values():
             index.insert(self._sources, tuples, self._least(now))
+
+    def _insert_by_key(self, operands: tuple[Operand, ...], tuples: Tuples, now: int) -> None:
+        resolve = self._sources.resolver(tuples.aliases, tuples.rows)
+        hashes, valid = key_hashes([operand.values(resolve, len(tuples)) for operand in operands])
+        if valid is not None and not valid.all():
+            tuples, hashes = tuples.take(valid), hashes[valid]
+        self.by_key[operands].insert(tuples, hashes, now=now)
+
+    def take_over(self, former: InputState, tuples: Tuples, now: int) -> bool:
+        """Register all stored rows, and enter them by taking over the structures that held them before the queries
+        changed: these depend on rows alone. Only an index that is new is built.
+
+        Args:
+            former: the input's state before; it must not be used afterwards.
+            tuples: all stored rows of the input, ascending by ts.
+
+        Returns:
+            False, with nothing changed, if the structures do not hold exactly these rows for the same time.
+        """
+        same_life = former.lifetime == self.lifetime and not (self.counts or former.counts)
+        if not same_life or former.late_by_time.runs:
+            return False
+        held = former.by_time.tuples()
+        if not (np.array_equal(held.rows, tuples.rows) and np.array_equal(held.ts, tuples.ts)):
+            return False
+        self.register(tuples.rows[0])
+        self.by_time = former.by_time
+        for operands in self.by_key:
+            if operands in former.by_key:
+                self.by_key[operands] = former.by_key[operands]
+            else:
+                self._insert_by_key(operands, tuples, now)
+        for key, index in self.by_value.items():
+            before = former.by_value.get(key)
+            if before is not None and before.limits == index.limits:
+                self.by_value[key] = before
+            else:
+                index.insert(self._sources, tuples, self._least(now))
+        return True
 
     def enter_late(self, tuples: Tuples, now: int) -> None:
         """Insert rows that are older than rows already present into all structures."""

@@ -190,6 +190,32 @@ def test_windows_count_tuples_by_the_order_of_their_own_query() -> None:
     assert push_and_advance(engine, [30], [29]) == {"q3": ["6-9", "9-6", "9-9"], "q0": ["6-9", "9-5", "9-6", "9-9"]}
 
 
+def test_a_query_that_is_added_costs_no_work_on_stored_tuples() -> None:
+    """Others pause for as long as that takes. The operator keeps its structures if windows do not become longer."""
+    join = PAIRS.format(50) + " WHERE A.k = B.k AND A.ts > {}"
+    first, second, longer = queries(join.format(3), join.format(40), (join.format(3)).replace("50", "60"))
+    engine = group_engine([first])
+    push_and_advance(engine, list(range(100)), list(range(100)))
+    before = engine.statistics().comparisons
+    assert before > 0
+    engine.add(second)
+    engine.drop("q0")
+    assert engine.statistics().comparisons == before
+    engine.add(longer)
+    assert engine.statistics().comparisons > before
+
+
+def test_stored_tuples_live_longer_for_a_query_with_longer_windows() -> None:
+    first, longer = queries(PAIRS.format(5), PAIRS.format(50))
+    engine = group_engine([first])
+    assert push_and_advance(engine, [1, 4], [3, 4]) == {"q0": ["1-3"]}
+    engine.add(longer)
+    push_and_advance(engine, [20], [20])
+    found = push_and_advance(engine, [30, 31], [31])
+    assert found["q0"] == ["20-20"]
+    assert {"30-3", "30-4", "30-20"} < {*found["q1"]}
+
+
 def test_the_last_query_may_be_dropped_and_another_added() -> None:
     first, second = queries(PAIRS.format(5), PAIRS.format(5))
     engine = group_engine([first])

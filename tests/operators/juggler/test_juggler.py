@@ -24,7 +24,7 @@ from schemas.groups import QueryGroup, query_group
 from schemas.language.program import parse_program
 from schemas.query import Query, Type
 from tests.feeding import canonical, to_rows
-from tests.operators.juggler.groups import Runner, expected
+from tests.operators.juggler.groups import Runner, expected, seen_since
 
 STREAMS = """
 CREATE STREAM a (k BIGINT, v BIGINT, d DOUBLE, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');
@@ -297,36 +297,53 @@ BIG = (2**63 - 1, -(2**63), 2**53 + 1, 2**53, 2**62, 7, None)
 REAL = (2.0**53, 9.3e18, -9.3e18, 1e308, 5e-324, 7.0, float("inf"), float("nan"), None)
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "A.v <= B.v + 5",
-        "A.v < B.v",
-        "A.v + 3 > B.v",
-        "A.v - B.v < 4",
-        "2 * A.v >= B.v",
-        "A.v <= B.d",
-        "A.d <= B.v",
-        "A.d = B.v",
-        "A.d >= 2.0 * B.d",
-        "0.5 * A.d < B.d",
-        "-1.0 * A.d <= B.d + 1.0",
-        "A.v * 2 < 100",
-        "A.v + 1 > 8",
-        "A.d * 2.0 < 1.0",
-        "A.d - 1.0 >= 6.0",
-        "A.d - B.d < 0",
-        "A.d - B.d > 0",
-    ],
+ODD = (
+    "A.v <= B.v + 5",
+    "A.v < B.v",
+    "A.v + 3 > B.v",
+    "A.v - B.v < 4",
+    "2 * A.v >= B.v",
+    "A.v <= B.d",
+    "A.d <= B.v",
+    "A.d = B.v",
+    "A.d >= 2.0 * B.d",
+    "0.5 * A.d < B.d",
+    "-1.0 * A.d <= B.d + 1.0",
+    "A.v * 2 < 100",
+    "A.v + 1 > 8",
+    "A.d * 2.0 < 1.0",
+    "A.d - 1.0 >= 6.0",
+    "A.d - B.d < 0",
+    "A.d - B.d > 0",
 )
+
+
+@pytest.mark.parametrize("condition", ODD)
 @pytest.mark.parametrize("order", ["JAW", "WAJ"])
 def test_odd_values(condition: str, order: str) -> None:
     """Overflow is NULL, and doubles beyond 2**53 lack whole numbers: such values are evaluated as written."""
     group = query_group(queries_of(condition, f"{condition} AND A.k = B.k"))
-    rows: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
-    for n, (v, d) in enumerate([*product(BIG, REAL[:1]), *product(BIG[-2:-1], REAL)]):
-        for name in rows:
-            rows[name].append({"k": 1, "v": v, "d": d, "ts": n, "at": n})
+    rows = odd_rows()
     found = Runner(group, rows, order).all(5)
     for member in group.members:
         assert canonical(found[member.name]) == canonical(expected(member.query, rows))
+
+
+def odd_rows(times: int = 1) -> dict[str, list[dict[str, Any]]]:
+    """16 tuples with all odd values, so often."""
+    values = [*product(BIG, REAL[:1]), *product(BIG[-2:-1], REAL)] * times
+    return {name: [{"k": 1, "v": v, "d": d, "ts": n, "at": n} for n, (v, d) in enumerate(values)] for name in "ab"}
+
+
+@pytest.mark.parametrize("added", ODD)
+def test_odd_values_of_stored_tuples(added: str) -> None:
+    """Values may be odd for a query that is added although they were not for any query before."""
+    rows = odd_rows(2)
+    for condition in ODD:
+        before, after = queries_of(condition, added)
+        runner = Runner(query_group([before]), rows, "JAW")
+        runner.to(16)
+        seen = seen_since(after, runner.juggler.add(after, from_now=False, cut=16))
+        runner.to(32)
+        wanted = [row for row in expected(seen, rows) if row["_ts"] >= 16]
+        assert canonical(runner.found.get(after.name, [])) == canonical(wanted), condition
