@@ -199,15 +199,22 @@ class Juggler:
         """
         return self._selection.wanted(batches, {name for name, entry in self._entries.items() if entry.at_once})
 
-    def _enter(self, given: Mapping[str, Tuples], now: int, alive_at: int | None = None) -> dict[str, TuplesInFlight]:
+    def _enter(
+        self,
+        given: Mapping[str, Tuples],
+        now: int,
+        alive_at: int | None = None,
+        former: Mapping[str, InputState] | None = None,
+    ) -> dict[str, TuplesInFlight]:
         """Enter tuples into the states, and return the tuples that start to visit other inputs.
 
         Args:
             alive_at: tuples that are dead at this time need not be stored; None means `now`.
+            former: the states of all inputs before the queries changed, at a rebuild; else None.
         """
         in_flight_by_input = {name: self._start(name, tuples) for name, tuples in given.items()}
         if self.demand is not None:
-            return self.demand.enter(in_flight_by_input, now, alive_at)
+            return self.demand.enter(in_flight_by_input, now, alive_at, former)
         for name, in_flight in in_flight_by_input.items():
             input_state = self._input_states[name]
             input_state.enter(input_state.tuples(np.ascontiguousarray(in_flight.rows[0]), in_flight.ts), now)
@@ -399,12 +406,17 @@ class Juggler:
         given = {name: tuples for name, tuples in stored.items() if len(tuples)}
         now = min([cut, *(int(tuples.ts[0]) for tuples in given.values())])
         if self.demand is None:
-            given = {
-                name: tuples
-                for name, tuples in given.items()
-                if name not in former or not self._input_states[name].take_over(former[name], tuples, now)
-            }
-        self._enter(given, now, cut)
+            given = {name: tuples for name, tuples in given.items() if not self._take_over(name, former, tuples, now)}
+        self._enter(given, now, cut, former)
+
+    def _take_over(self, name: str, former: Mapping[str, InputState], tuples: Tuples, now: int) -> bool:
+        """Enter an input's rows with the structures that they had, if possible. Their attribute predicates are
+        evaluated when other tuples meet them."""
+        input_state = self._input_states[name]
+        taken = name in former and input_state.take_over(former[name], tuples, now)
+        if taken:
+            input_state.register(tuples.rows[0])
+        return taken
 
     def purge(self, cut: int) -> None:
         """Drop rows that no tuple with ts >= cut can join."""

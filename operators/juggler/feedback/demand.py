@@ -125,7 +125,11 @@ class RowSuppressor:
     # --- Running ----------------------------------------------------------------------------------------
 
     def enter(
-        self, in_flight_by_input: Mapping[str, TuplesInFlight], now: int, alive_at: int | None = None
+        self,
+        in_flight_by_input: Mapping[str, TuplesInFlight],
+        now: int,
+        alive_at: int | None = None,
+        former: Mapping[str, InputState] | None = None,
     ) -> dict[str, TuplesInFlight]:
         """Observe a slice, admit the rows that it brings back, and enter new rows or set them aside.
 
@@ -133,6 +137,7 @@ class RowSuppressor:
             in_flight_by_input: new rows of each input in their order; the stores hold them already.
             now: rows that expired before it are dead.
             alive_at: the same if the rows are not new but those of a window, at a rebuild; else None.
+            former: the states of inputs before a rebuild.
 
         Returns:
             By input the tuples that visit other inputs, with the queries for which they do.
@@ -154,7 +159,8 @@ class RowSuppressor:
         starting = {}
         for name, in_flight in in_flight_by_input.items():
             before = self._entered_since_sweep[name]
-            starting[name] = self._admit(in_flight, hashed, active, now, least, new=alive_at is None)
+            held = None if former is None else former.get(name)
+            starting[name] = self._admit(in_flight, hashed, active, now, least, held, new=alive_at is None)
             if alive_at is None:
                 self._controller.note(name, len(in_flight), self._entered_since_sweep[name] - before)
         return starting
@@ -191,6 +197,7 @@ class RowSuppressor:
         active: U64,
         now: int,
         least: Mapping[str, int],
+        former: InputState | None,
         *,
         new: bool,
     ) -> TuplesInFlight:
@@ -208,7 +215,8 @@ class RowSuppressor:
                 away = ~staying
                 self._set_aside(name, entering.take(away), in_flight.alive[away], now, least, new=new)
                 entering = entering.take(staying)
-        input_state.enter(entering, now)
+        if former is None or not input_state.take_over(former, entering, now):
+            input_state.enter(entering, now)
         self._entered_since_sweep[name] += len(entering)
         starting = left & active
         started = living(starting)

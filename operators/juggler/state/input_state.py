@@ -217,12 +217,12 @@ class InputState:
         self.by_key[operands].insert(tuples, hashes, now=now)
 
     def take_over(self, former: InputState, tuples: Tuples, now: int) -> bool:
-        """Register all stored rows, and enter them by taking over the structures that held them before the queries
-        changed: these depend on rows alone. Only an index that is new is built.
+        """Enter registered rows by taking over the structures that held them before the queries changed: these depend
+        on rows alone. Only an index that is new is built.
 
         Args:
             former: the input's state before; it must not be used afterwards.
-            tuples: all stored rows of the input, ascending by ts.
+            tuples: all rows to enter, ascending by ts.
 
         Returns:
             False, with nothing changed, if the structures do not hold exactly these rows for the same time.
@@ -233,7 +233,6 @@ class InputState:
         held = former.by_time.tuples()
         if not (np.array_equal(held.rows, tuples.rows) and np.array_equal(held.ts, tuples.ts)):
             return False
-        self.register(tuples.rows[0])
         self.by_time = former.by_time
         for operands in self.by_key:
             if operands in former.by_key:
