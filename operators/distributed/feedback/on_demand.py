@@ -3,9 +3,13 @@
 When a plan takes over at event time T, its tasks read the sources' windows again. With `moving-state` and `hybmig-bsc`
 every join then makes all results of the windows, so that the states of the joins above are complete. With `jisc` a join
 makes none of the results before T: it only enters its input in its states, which are complete after that. A reader
-whose tuple, at T or later, matches results from before T requests them by their signature (`demand`). The producer then
-makes all results that have the signature and are alive, and sends them late (`withholding`). Most signatures are never
-requested, or their results expire before.
+whose tuple, at T or later, matches results from before T requests them by their signature (`consumer`). The producer
+then makes all results that have the signature and are alive, and sends them late (`producer`). Most signatures are
+never requested, or their results expire before.
+
+**Ahead.** T is known a little before the former plan's tasks have reached it. Until then no task of the new plan may
+read a source any further, since the former tasks report its late tuples. But the consumer looks at the tuples that wait
+to be read (`foresee`), and requests what they will match. So the producer answers as soon as it has reached T.
 
 This uses the requests and notices of feedback (`operators.distributed.feedback`). All signatures count as suspended at
 first. An answer sends all results of a signature again, also those at T or later. So it may be repeated, and a reader
