@@ -331,6 +331,9 @@ class Task:
         if not moved and not late and (self.feedback is None or not self.feedback.has_answers()):
             return
         results = self.engine.advance(cut)
+        if moved and self.feedback is not None and len(results) == 0:
+            # As in the service: it may have halted only where its plan begins.
+            results = self.engine.advance(max(cut, min(self.engine.watermark(), end, self.feedback.limit)))
         self.send_late()
         if self.budget is not None:
             moved = moved or self.engine.complete > self.announced

@@ -26,6 +26,10 @@ from services.task.silence import Silence
 from services.task.spec import CompletionCheck, TaskSpec
 from services.task.spill import TaskSpill
 
+AHEAD_BYTES = 4 << 20
+"""Bytes of a partition that a task reads before the former plan's tasks have committed them. They must be at hand when
+these tasks end, since results wait for them then."""
+
 
 @dataclass(slots=True)
 class TaskContext:
@@ -119,8 +123,10 @@ class TaskContext:
                     self.feedback.foresee(stream, tuples)
 
     def waits_for_predecessor(self, lane: InputLane | BlockLane) -> bool:
-        """Whether a source's partition has been read as far as the former plan's tasks have come."""
-        return self.predecessor is not None and isinstance(lane, InputLane) and bool(lane.retained)
+        """Whether a source's partition has been read so far ahead of the former plan's tasks that it must wait."""
+        if self.predecessor is None or not isinstance(lane, InputLane):
+            return False
+        return sum(batch.size_bytes for batch in lane.retained) > AHEAD_BYTES
 
 
 def make_lanes(

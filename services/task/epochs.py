@@ -125,15 +125,18 @@ class EpochLoop:
         watermark = engine.watermark()
         if context.silence is not None:
             watermark = context.silence.watermark(watermark)
-        cut = context.changes.limit(watermark, now)
+        due_cut = cut = context.changes.limit(watermark, now)
         has_results = answering = False
         if context.feedback is not None:
-            context.feedback.serve(cut, now)
-            cut = min(cut, context.feedback.limit)
+            context.feedback.serve(due_cut, now)
+            cut = min(due_cut, context.feedback.limit)
             answering = context.feedback.has_answers()
         if cut > engine.cut:
             context.step = "computing an epoch"
             has_results = context.program.advance(cut)
+            if context.feedback is not None and not has_results and context.feedback.limit > cut:
+                # It has only halted where its plan begins.
+                has_results = context.program.advance(min(due_cut, context.feedback.limit))
             context.metrics.epoch.observe(time.monotonic() - now)
             self._alignment.pause_lanes_ahead()
         if context.spill is not None and context.spill.advanced():
