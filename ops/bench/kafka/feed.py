@@ -66,7 +66,8 @@ def main() -> None:
     given = parser.parse_args()
     topics = dict(item.split("=", 1) for item in given.topics)
     columns = {stream: three_way().streams[stream] for stream in topics}
-    producer = Producer({"bootstrap.servers": given.bootstrap, "linger.ms": 2, "log_level": 0})
+    ordered = {"linger.ms": 2, "enable.idempotence": True, "log_level": 0}
+    producer = Producer({"bootstrap.servers": given.bootstrap, **ordered})
     rng = np.random.default_rng(given.seed)
     began = time.monotonic()
     written, worst, names = 0, 0.0, list(topics)

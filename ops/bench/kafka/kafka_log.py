@@ -47,7 +47,9 @@ def fill(
     bootstrap: str, workload: Workload, topics: Mapping[str, str], seconds: int, seed: int, progress: Progress
 ) -> None:
     """Write the events of `seconds` of event time, all streams in parallel."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 20, "log_level": 0})
+    # Without idempotence, requests that a busy machine repeats would change the order, and events would be late.
+    ordered = {"linger.ms": 50, "batch.size": 1 << 20, "enable.idempotence": True, "log_level": 0}
+    producer = Producer({"bootstrap.servers": bootstrap, **ordered})
     for number in range(seconds):
         progress.say(f"filling topics: second {number + 1} of {seconds}")
         for stream, batch in workload.second(number, seed).items():

@@ -256,7 +256,7 @@ def repeat(case: Case, topic: str) -> None:
     """Append to each partition what has been committed to it."""
     reader = Reader(case.bootstrap, topic)
     wait_for(reader.poll, f"blocks in {topic}")
-    producer = Producer({"bootstrap.servers": case.bootstrap, "log_level": 0})
+    producer = Producer({"bootstrap.servers": case.bootstrap, "enable.idempotence": True, "log_level": 0})
     for record in list(reader.records):
         producer.produce(topic, record.value, partition=record.partition)
     assert producer.flush(30) == 0

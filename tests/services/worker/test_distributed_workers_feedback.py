@@ -92,7 +92,9 @@ class Meddler:
         self._stop = threading.Event()
         self._seen: list[tuple[str, bytes]] = []
         self.written = 0
-        self._producer = Producer({"bootstrap.servers": case.bootstrap, "linger.ms": 0, "log_level": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": case.bootstrap, "linger.ms": 0, "enable.idempotence": True, "log_level": 0}
+        )
         self._consumer = Consumer(
             {
                 "bootstrap.servers": case.bootstrap,
