@@ -129,13 +129,19 @@ def sent(chain: Chain) -> tuple[int, int]:
     return blocks, notices
 
 
-def test_only_what_is_demanded_is_made() -> None:
-    """A and B have 20 values before the plan begins, and C meets 2 of them afterwards: of 20 results 2 are made."""
+def twenty_values() -> tuple[Query, dict[str, list[list[Row]]], Chain]:
+    """A and B have 20 values before the plan begins at 41, and C meets 2 of them afterwards."""
     times, values = list(range(1, 41, 2)), list(range(20))
     rows = {name: tuples(at=[*times, 60], x=[*values, 99], k=[*values, 98 + (name == "a")]) for name in "ab"}
     rows["c"] = tuples(at=[5, 42, 44, 60], x=[7, 3, 12, 50])
     query = query_of([100, 100, 10], "A.k = B.k AND A.x = C.x")
     chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, begins=41)
+    return query, rows, chain
+
+
+def test_only_what_is_demanded_is_made() -> None:
+    """Of 20 results 2 are made."""
+    query, rows, chain = twenty_values()
     chain.former = 41
     chain.finish()
     assert sent(chain) == (0, 0)
@@ -148,11 +154,7 @@ def test_only_what_is_demanded_is_made() -> None:
 def test_what_will_be_demanded_is_requested_before_the_plan_begins() -> None:
     """The top join looks at C's tuples from 41 on, which it must not read yet. So A's join has the requests when it
     reaches 41, and answers at once."""
-    times, values = list(range(1, 41, 2)), list(range(20))
-    rows = {name: tuples(at=[*times, 60], x=[*values, 99], k=[*values, 98 + (name == "a")]) for name in "ab"}
-    rows["c"] = tuples(at=[5, 42, 44, 60], x=[7, 3, 12, 50])
-    query = query_of([100, 100, 10], "A.k = B.k AND A.x = C.x")
-    chain = Chain(query, parse_plan("((A B) C)", query), rows, 1, begins=41)
+    query, rows, chain = twenty_values()
     chain.former = 30
     top, bottom = chain.tasks
     chain.turn(bottom, 18)
