@@ -202,7 +202,7 @@ JUGGLER_FEEDBACK: dict[str, tuple[tuple[str, str], ...]] = {
         ("        starting = left & active\n", "        starting = left\n"),
         ("            input_state.restart(tuples.take(staying), now)", "            input_state.restart(tuples, now)"),
         ("        if len(returned):\n            least", "        if False:\n            least"),
-        ("hashed, active, now, least, new=alive_at is None)", "hashed, active, now, least, new=True)"),
+        ("hashed, active, now, least, held, new=alive_at is None)", "hashed, active, now, least, held, new=True)"),
         ("                        guard.pruned += lost\n", ""),
         ("                        guard.admitted += len(own) - lost\n", ""),
         ("            self._not_started += int", "            self._not_started = int"),

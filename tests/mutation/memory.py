@@ -81,7 +81,7 @@ MEMORY: dict[str, tuple[tuple[str, str], ...]] = {
         ("first, last = (self._rank(row) for row in (lo, hi))", "first, last = self._first, self._next"),
     ),
     "state/side_state.py": (
-        ("np.lexsort((found.rows[0], found.ts))", "np.arange(len(found))"),
+        ("np.lexsort(by).astype(np.int64)", "np.arange(len(found))"),
         ("kept = ~mask", "kept = mask"),
         ("min(fitting, self.capacity)", "max(fitting, self.capacity)"),
         ("        if stay < len(kept):", "        if stay > len(kept):"),
