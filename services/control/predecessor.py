@@ -8,8 +8,8 @@ former version is over, the next version's tasks
   is not below these, so such a task never passes it before it is known. The same holds for tasks that make results from
   before the cut on demand.
 
-What each former task has committed is in Kafka; a thread asks for it every POLL_S. Once the cut is known, it asks every
-POLL_SOON_S: no results come until the last commit has been seen.
+What each former task has committed is in Kafka; a thread asks for it every POLL_S. For the first SOON_S after the cut
+is known it asks every POLL_SOON_S: no results come until the last commit has been seen.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from services.recovery.starting_point import Committed
 POLL_S = 0.04
 
 POLL_SOON_S = 0.01
+
+SOON_S = 2.0
+"""A former task that has not reached the cut after so long has probably died; its successor takes seconds."""
 
 READY_S = 1.0
 """The next version has caught up when it has come as far as the former one was so long ago."""
@@ -124,8 +127,11 @@ class Predecessor:
         return END if self.over else self._least_cut(self._layout, self.commits)
 
     def _run(self) -> None:
+        decided: float | None = None
         try:
-            while not self.over and not self._stop.wait(POLL_S if self.cut is None else POLL_SOON_S):
+            while not self.over and not self._stop.wait(self._pause(decided)):
+                if decided is None and self.cut is not None:
+                    decided = time.monotonic()
                 with contextlib.suppress(BrokerError):  # the worker notices, too, that Kafka does not answer
                     self._look()
             for wake in self._wake:
@@ -134,6 +140,12 @@ class Predecessor:
             self._fail(error)
         finally:
             self._reader.close()
+
+    @staticmethod
+    def _pause(decided: float | None) -> float:
+        """Seconds until the thread asks again; `decided` is when the cut was first seen."""
+        soon = decided is not None and time.monotonic() - decided < SOON_S
+        return POLL_SOON_S if soon else POLL_S
 
     def _look(self) -> None:
         lanes = all_lanes(self._layout)
