@@ -78,7 +78,7 @@ def expected(window: str) -> Counter[str]:
 
 @pytest.mark.unmeasured
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("strategy", mostly_deep(sorted(STRATEGIES), quick=2))
+@pytest.mark.parametrize("strategy", mostly_deep(sorted(STRATEGIES)))
 def test_some_groups_leave(window: str, strategy: str) -> None:
     for plan, limit, groups in zip(PLANS, (20_000, 40_000, 60_000), (64, 7, 20), strict=True):
         of, blocks = query(window), MemoryBlocks()
@@ -105,7 +105,7 @@ def test_some_groups_leave(window: str, strategy: str) -> None:
         assert said.cleanup_results == len(late)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", mostly_deep(WINDOWS))
 def test_a_part_at_a_time(window: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chosen groups leave over several slices, few groups are merged together, and late results go to disk."""
     monkeypatch.setattr(spilling, "LEAVE_BYTES", 2_000)

@@ -302,7 +302,7 @@ def property_of(strategy: st.SearchStrategy[Case], examples: int, check: Any = c
 
 
 test_joins_equal_the_oracles = pytest.mark.deep(property_of(cases(), 2))
-test_busy_joins_equal_the_oracles = property_of(busy_joins(), 2)
+test_busy_joins_equal_the_oracles = pytest.mark.deep(property_of(busy_joins(), 2))
 test_set_differences_equal_the_oracles_in_order = pytest.mark.deep(property_of(subtractions(), 2))
 test_aggregates_equal_the_oracles_in_order = property_of(aggregated(busy_joins()), 2)
 test_many_joins = pytest.mark.slow(property_of(cases(), 60))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.profiles import mostly_deep
+
 ROOT = Path(__file__).parents[3]
 SHARE = 0.05
 """Of what is taken, beside SLACK_BYTES, the two may differ by this."""
@@ -91,7 +93,7 @@ print(json.dumps(said))
 '''
 
 
-@pytest.mark.parametrize("parts", [12, 45])
+@pytest.mark.parametrize("parts", mostly_deep([12, 45]))
 def test_said_is_taken(parts: int) -> None:
     """Through growth, compaction and parts taken out, at some MB and some tens of MB."""
     done = subprocess.run(

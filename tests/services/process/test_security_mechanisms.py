@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.profiles import mostly_deep
 from tests.secure_broker import OAUTH_USER, SECRETS, SecureBroker
 from tests.services.worker.test_exactly_once import CLOSING, SENSORS, send
 from tests.worker_harness import Case, Feed, Reader, WorkerProcess, Workers, assert_exact, wait_for
@@ -72,10 +73,7 @@ def weir(env: Mapping[str, str], *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    "way",
-    [pytest.param("plain", marks=pytest.mark.deep), pytest.param("scram", marks=pytest.mark.deep), "mutual", "oauth"],
-)
+@pytest.mark.parametrize("way", mostly_deep(["oauth", "plain", "scram", "mutual"]))
 def test_a_worker_joins_topics(way: str, secured: SecureBroker, tmp_path: Path, workers: Workers) -> None:
     """Both client libraries get in, and all results are there once; nothing that the worker shows holds a secret."""
     open_case = Case.make(secured.topics, tmp_path, SENSORS)
@@ -178,7 +176,11 @@ def test_refused_in_one_line(case: str, secured: SecureBroker, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ({"life_s": -300}, r"the OAuth token endpoint \S+ gave a token that has expired; do the clocks agree\?"),
+        pytest.param(
+            {"life_s": -300},
+            r"the OAuth token endpoint \S+ gave a token that has expired; do the clocks agree\?",
+            marks=pytest.mark.deep,
+        ),
         ({"audience": "other"}, f"the broker refuses the access token of OAuth client '{OAUTH_USER}': .*not meant"),
     ],
     ids=["expired", "of others"],

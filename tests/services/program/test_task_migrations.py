@@ -26,6 +26,7 @@ from services.process.metrics import WorkerMetrics
 from services.program.migrations import TaskMigrations, starting_plan
 from services.recovery.starting_point import RecoveryPlan
 from tests.feeding import to_rows
+from tests.profiles import examples
 
 QUERY = parse_program(
     """
@@ -321,6 +322,7 @@ class TaskHistory:
     "exactly_once",
     [pytest.param(True, id="exactly-once"), pytest.param(False, id="at-least-once", marks=pytest.mark.deep)],
 )
+@examples(100, quick=25)
 @given(st.lists(STEPS, max_size=30))
 def test_results_do_not_depend_on_plan_changes_and_deaths(
     exactly_once: bool, steps: list[tuple[str, Any, Any]]

@@ -515,6 +515,7 @@ def test_at_least_once_loses_nothing(topics: Topics, tmp_path: Path, workers: Wo
     assert worker.stop() == 0
 
 
+@pytest.mark.deep
 def test_a_query_without_a_join_has_one_operator(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     begin, _, _ = FOUR.partition("INSERT")
     case = Case.make(topics, tmp_path, f"{begin} INSERT INTO '{{sink}}' SELECT A.x AS x FROM a A [RANGE 1 SECOND]")

@@ -66,6 +66,7 @@ def said(team: list[WorkerProcess], name: str) -> float:
     return sum(worker.metric(name) for worker in team)
 
 
+@pytest.mark.deep
 def test_joins_in_three_workers_tell_each_other(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """One of three is killed in the middle; what is not demanded is kept back, and comes when it is."""
     case = Case.make(topics, tmp_path, FOUR)

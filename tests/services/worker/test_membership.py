@@ -122,14 +122,15 @@ def check_results(case: Case, *alive: WorkerProcess) -> None:
     assert canonical(reader.rows()) == expected
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
         ("GroupCoordinator", "ensure_coordinator_known"),
-        pytest.param("AIOKafkaConsumer", "start", marks=pytest.mark.deep),
-        pytest.param("CoordinatorGroupRebalance", "perform_group_join", marks=pytest.mark.deep),
-        pytest.param("TaskManager", "assigned", marks=pytest.mark.deep),
+        ("AIOKafkaConsumer", "start"),
+        ("CoordinatorGroupRebalance", "perform_group_join"),
+        ("TaskManager", "assigned"),
     ],
 )
 def test_a_join_that_never_ends_is_begun_anew(case: Case, workers: Workers, owner: str, name: str) -> None:

@@ -55,6 +55,7 @@ def older(request: pytest.FixtureRequest) -> Environment:
     return environment
 
 
+@pytest.mark.deep
 def test_an_older_workers_state_is_taken_over(
     topics: Topics, tmp_path: Path, workers: Workers, older: Environment
 ) -> None:

@@ -296,6 +296,7 @@ def test_lost_input_is_refused_or_accepted(topics: Topics, tmp_path: Path, worke
     assert worker.stop() == 0
 
 
+@pytest.mark.deep
 def test_damaged_snapshot_is_rebuilt(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """A flipped bit in a block: one warning, the window is read again, nothing is wrong."""
     case = Case.make(topics, tmp_path, PLAIN)
@@ -333,6 +334,7 @@ def _may_mount() -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(not _may_mount(), reason="needs the right to mount a tmpfs in a namespace of its own")
 def test_full_disk(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """The disk fills: one error line, results stay right, and the next start reads windows again."""

@@ -129,6 +129,7 @@ def test_newer_state_stops_a_worker_at_its_start(topics: Topics, tmp_path: Path,
     assert_exact(case, Reader(case.bootstrap, case.sink), worker)
 
 
+@pytest.mark.deep
 def test_newer_control_messages_stop_a_worker_that_runs(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """They were passed over with a warning: a plan change of newer workers would have gone on without this one."""
     case = Case.make(topics, tmp_path, PLAIN)
