@@ -86,8 +86,14 @@ def package_of(path: Path) -> list[str]:
     return list(path.relative_to(ROOT).parent.parts)
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a file, which several tests walk."""
+    return ast.parse(text)
+
+
 def imports(path: Path, source: str | None = None) -> Iterator[Import]:
-    tree = ast.parse(path.read_text() if source is None else source)
+    tree = parsed(path.read_text() if source is None else source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -128,7 +134,7 @@ def outside_world(path: Path, source: str | None = None) -> list[str]:
         for found in imports(path, text)
         if found.module.split(".")[0] in KAFKA | OUTSIDE_WORLD
     ]
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Attribute) and node.attr in WALL_CLOCK:
             problems.append(f"{place(path, node)} reads a clock: {ast.unparse(node)}")
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
@@ -176,7 +182,7 @@ def import_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for name, path in known.items():
         reached = graph.setdefault(name, set())
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path.read_text())):
             if isinstance(node, ast.Import):
                 reached |= {alias.name for alias in node.names if alias.name in known}
             elif isinstance(node, ast.ImportFrom) and node.module in known:
@@ -240,7 +246,7 @@ def test_folders_stay_small() -> None:
 def test_every_package_says_what_it_is_for() -> None:
     for path in files(*LAYERS):
         if path.name == "__init__.py":
-            assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+            assert ast.get_docstring(parsed(path.read_text())), f"{path} has no docstring"
 
 
 KERNELS = ("operators/kernels", "schemas/codecs/kernels")
@@ -251,7 +257,7 @@ def beside_kernels(path: Path, source: str | None = None) -> list[str]:
     types."""
     beside = {".".join([*package_of(path), other.stem]) for other in path.parent.glob("*.py")}
     problems = []
-    for node in ast.walk(ast.parse(path.read_text() if source is None else source)):
+    for node in ast.walk(parsed(path.read_text() if source is None else source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names]
             module = node.module or "" if isinstance(node, ast.ImportFrom) else names[0]
@@ -299,7 +305,7 @@ def test_package_files_only_re_export() -> None:
     for path in files(*LAYERS):
         if path.name != "__init__.py":
             continue
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path.read_text()).body:
             text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
             names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
             assert text or names or isinstance(node, kinds), place(path, node)

@@ -12,6 +12,7 @@ import pytest
 
 from schemas.language.program import parse_program
 from tests import oracle
+from tests.profiles import mostly_deep
 
 QUERY = """\
 CREATE STREAM temperature (mote BIGINT, room STRING, celsius DOUBLE, at TIMESTAMP)
@@ -55,11 +56,13 @@ def expected(folder: Path) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        (),
-        ("--executor", "eddy", "--epoch", "33ms"),
-        ("--plan", "((T H) L)", "--migrate", "900:((H L) T):jisc", "--migrate", "1500:((T H) L):parallel-track"),
-    ],
+    mostly_deep(
+        [
+            ("--plan", "((T H) L)", "--migrate", "900:((H L) T):jisc", "--migrate", "1500:((T H) L):parallel-track"),
+            ("--executor", "eddy", "--epoch", "33ms"),
+            (),
+        ]
+    ),
 )
 def test_over_files(folder: Path, expected: list[dict[str, object]], options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "services.cli", "run", "q.sql", "--stats", "s.json", "--out", "-"]

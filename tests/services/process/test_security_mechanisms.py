@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from tests.profiles import mostly_deep
 from tests.secure_broker import OAUTH_USER, SECRETS, SecureBroker
 from tests.services.worker.test_exactly_once import CLOSING, SENSORS, send
 from tests.worker_harness import Case, Feed, Reader, WorkerProcess, Workers, assert_exact, wait_for
 
-pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
+pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured, pytest.mark.deep]
 
 Proof = Callable[[SecureBroker], dict[str, str]]
 
@@ -73,7 +72,7 @@ def weir(env: Mapping[str, str], *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("way", mostly_deep(["oauth", "plain", "scram", "mutual"]))
+@pytest.mark.parametrize("way", ["plain", "scram", "mutual", "oauth"])
 def test_a_worker_joins_topics(way: str, secured: SecureBroker, tmp_path: Path, workers: Workers) -> None:
     """Both client libraries get in, and all results are there once; nothing that the worker shows holds a secret."""
     open_case = Case.make(secured.topics, tmp_path, SENSORS)
@@ -164,7 +163,6 @@ def refused(env: Mapping[str, str], why: str, secrets: list[str], tmp_path: Path
         kept(secrets, err)
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_in_one_line(case: str, secured: SecureBroker, tmp_path: Path) -> None:
     """The line names who or what is refused, and by whom. librdkafka says the same of a strange authority and of a
@@ -176,11 +174,7 @@ def test_refused_in_one_line(case: str, secured: SecureBroker, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        pytest.param(
-            {"life_s": -300},
-            r"the OAuth token endpoint \S+ gave a token that has expired; do the clocks agree\?",
-            marks=pytest.mark.deep,
-        ),
+        ({"life_s": -300}, r"the OAuth token endpoint \S+ gave a token that has expired; do the clocks agree\?"),
         ({"audience": "other"}, f"the broker refuses the access token of OAuth client '{OAUTH_USER}': .*not meant"),
     ],
     ids=["expired", "of others"],
@@ -194,7 +188,6 @@ def test_a_bad_token_is_refused_in_one_line(
     refused(secured.oauth(), why, all_secrets(secured), tmp_path)
 
 
-@pytest.mark.deep
 def test_tokens_are_renewed(secured: SecureBroker, tmp_path: Path, workers: Workers) -> None:
     """A worker outlives many tokens: every client in it takes a new one in time, also while the worker ends.
 

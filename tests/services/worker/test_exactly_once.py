@@ -108,13 +108,16 @@ def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Worke
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("disk", ["kept", pytest.param("lost", marks=pytest.mark.deep)])
-def test_killed_and_restarted(topics: Topics, tmp_path: Path, workers: Workers, disk: str) -> None:
+@pytest.mark.parametrize(
+    ("disk", "deaths"),
+    [("kept", 2), pytest.param("kept", 4, marks=pytest.mark.deep), pytest.param("lost", 4, marks=pytest.mark.deep)],
+)
+def test_killed_and_restarted(topics: Topics, tmp_path: Path, workers: Workers, disk: str, deaths: int) -> None:
     """kill -9 between and within epochs; recovery by snapshot, or by window replay on an empty disk."""
     case = Case.make(topics, tmp_path, SENSORS)
     feed, rng = Feed(case), random.Random(2)
     reader = None
-    for life in range(4):
+    for life in range(deaths):
         state = tmp_path / ("state" if disk == "kept" else f"state-{life}")
         worker = workers.start(case, "--snapshot", "300ms", state=state)
         if life:

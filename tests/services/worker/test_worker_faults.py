@@ -116,6 +116,7 @@ def test_the_broker_goes_away_while_a_worker_begins(
     assert worker.stop() == 0
 
 
+@pytest.mark.deep
 def test_idle_partitions(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """A silent partition stops holding results back. What it then brings behind them is late with reason
     `idle`, also in the eyes of a successor that reads it again."""

@@ -18,6 +18,7 @@ FOREVER = SENSORS.replace("[RANGE 800 MILLISECONDS]", "[UNBOUNDED]").replace("[R
 SMALL = ("--memory", "20KiB")
 
 
+@pytest.mark.deep
 @pytest.mark.kafka
 def test_results_equal_the_oracle(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Through a kill -9 and on another disk: what was spilled and pending then is found in the input, and in the log of
