@@ -93,6 +93,8 @@ class World:
         self._registry = threading.Lock()
         self.grown: Counter[str] = Counter()
         self._growing = threading.Lock()
+        self.one_broker_less = threading.Lock()
+        """Held while a broker is missing that must be the only one."""
         self.stopping = threading.Event()
         self.client = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
         self.admin = AdminClient(self.client)
