@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -118,3 +119,25 @@ def test_the_next_version_is_ready_when_its_results_have_caught_up(monkeypatch: 
     assert not at(1.5, 2_500, 999)
     assert not at(2.0, 3_000, 1_999)
     assert at(2.1, 3_100, 2_000)
+
+
+def test_haste_ends_where_a_former_task_has_died(monkeypatch: Any) -> None:
+    """Once the cut is known Kafka is asked often, but not for ever: a task that does not reach it has died."""
+    now, pauses = [0.0], []
+
+    class Stop:
+        def wait(self, seconds: float) -> bool:
+            pauses.append(seconds)
+            now[0] += seconds
+            return now[0] > 10
+
+    monkeypatch.setattr(predecessor.time, "monotonic", lambda: now[0])
+    versions, barrier = Versions(), Barrier()
+    found: Any = following(versions, barrier)
+    found._stop, found._reader = Stop(), BytesIO()
+    for message in decided(100):
+        barrier.apply(message)
+    found._run()
+    hurried = round(predecessor.SOON_S / predecessor.POLL_SOON_S)
+    assert abs(pauses.count(predecessor.POLL_SOON_S) - hurried) <= 1
+    assert pauses[-1] == predecessor.POLL_S
