@@ -163,6 +163,18 @@ def join_predicate(draw: st.DrawFn, left: list[str], right: list[str]) -> Expr:
             return Compare(draw(ORDER), draw(numeric([a, b])), draw(numeric([a, b])))
 
 
+def text(alias: str) -> st.SearchStrategy[Expr]:
+    """A string over one alias."""
+    plain = column(alias, "s")
+    return st.one_of(
+        st.sampled_from([plain, Literal("A", Type.STRING)]),
+        st.sampled_from(["LOWER", "UPPER"]).map(lambda name: Call(name, (plain,), Type.STRING)),
+        st.just(Call("CONCAT", (plain, Literal("a", Type.STRING)), Type.STRING)),
+        st.integers(-1, 3).map(lambda n: Call("SUBSTRING", (plain, Literal(n, Type.BIGINT)), Type.STRING)),
+        st.just(Call("COALESCE", (plain, Literal("b", Type.STRING)), Type.STRING)),
+    )
+
+
 def selection(alias: str) -> st.SearchStrategy[Expr]:
     """A predicate over one alias."""
     return st.one_of(
@@ -170,6 +182,8 @@ def selection(alias: str) -> st.SearchStrategy[Expr]:
         st.just(Compare(">", column(alias, "k"), Literal(0, Type.BIGINT))),
         st.just(Like(column(alias, "s"), "a%", False)),
         st.just(Like(column(alias, "s"), "a\\%_", True)),
+        st.builds(Compare, ORDER, text(alias), text(alias)),
+        st.builds(Compare, ORDER, st.just(Call("LENGTH", (column(alias, "s"),), Type.BIGINT)), numeric([alias])),
         st.just(IsNull(column(alias, "v"), True)),
         st.just(Not(column(alias, "b"))),
         st.just(InList(column(alias, "k"), (Literal(1, Type.BIGINT), Literal(None, Type.BIGINT)), True)),

@@ -428,9 +428,9 @@ def call(name: str, args: list[Any], type_: q.Type) -> Any:
         case "SIGN":
             return 0 if args[0] == 0 else 1 if args[0] > 0 else -1
         case "LOWER":
-            return args[0].lower()
+            return "".join(one_character(c, c.lower(), {"İ": "i"}) for c in args[0])
         case "UPPER":
-            return args[0].upper()
+            return "".join(one_character(c, c.upper(), {"ß": "ẞ"}) for c in args[0])
         case "LENGTH":
             return len(args[0])
         case "CONCAT":
@@ -442,6 +442,11 @@ def call(name: str, args: list[Any], type_: q.Type) -> Any:
                 c for i, c in enumerate(text, 1) if i >= start and (not count or i < start + count[0])
             )
     raise ValueError(f"no such function: {name}")
+
+
+def one_character(character: str, mapped: str, simple: dict[str, str]) -> str:
+    """Unicode's simple case mapping; Python's own makes several characters of some."""
+    return simple.get(character, mapped if len(mapped) == 1 else character)
 
 
 def like(text: str, pattern: str) -> bool:

@@ -21,6 +21,7 @@ from schemas.query import Call, Field, Literal, Stream, Type
 
 MANUAL = (Path(__file__).parents[2] / "ops/docs/language.md").read_text()
 SECTION = MANUAL.partition("### What each type accepts\n")[2].partition("\n### ")[0]
+FUNCTIONS = MANUAL.partition("### Functions\n")[2].partition("\n### ")[0]
 CELLS = {
     Type(declared.strip("` ")): cells
     for declared, *cells in (line.strip("|").split(" | ") for line in SECTION.splitlines() if line.startswith("| `"))
@@ -150,13 +151,14 @@ def test_fractions_and_event_times() -> None:
         assert (decode(f'{{"at":"{at}"}}'.encode()).dead == []) == fine
 
 
-def test_upper_and_lower() -> None:
-    claims = re.findall(r"`(UPPER|LOWER)\('(.+?)'\)` is `'(.+?)'`", " ".join(SECTION.split()))
-    assert len(claims) == 5
+def test_functions() -> None:
+    claims = re.findall(r"`([A-Z]+)\('(.+?)'((?:, \d+)*)\)` is `'(.+?)'`", FUNCTIONS)
+    assert [name for name, *_ in claims] == ["UPPER", "UPPER", "LOWER", "UPPER", "LOWER", "SUBSTRING"]
 
     def nothing(*column: Any) -> Any:
         raise AssertionError(column)
 
-    for name, given, expected in claims:
-        call = Call(name, (Literal(given, Type.STRING),), Type.STRING)
+    for name, given, numbers, expected in claims:
+        others = (Literal(int(number), Type.BIGINT) for number in numbers.split(", ")[1:])
+        call = Call(name, (Literal(given, Type.STRING), *others), Type.STRING)
         assert evaluate(call, nothing, 1).to_values() == [expected]

@@ -98,6 +98,7 @@ TELLING: list[Expr] = [
     Arithmetic("/", ROW["v"], ROW["k"], Type.BIGINT),
     Call("ABS", (ROW["v"],), Type.BIGINT),
     *[Call("SIGN", (number,), Type.BIGINT) for number in (ROW["v"], ROW["d"], HUGE)],
+    *[Call(name, (ROW["s"],), Type.STRING) for name in ("LOWER", "UPPER")],
     *[Compare(op, ROW[name], ROW["d"]) for op in ("=", "<>", "<", "<=", ">", ">=") for name in ("k", "v")],
 ]
 """Expressions that the random ones might miss."""
