@@ -155,6 +155,7 @@ def test_queries_share_a_memory_budget(topics: Topics, tmp_path: Path, workers: 
     assert spilled > 0
     worker = workers.start(trial.case).wait_running()
     assert "an earlier --memory left results pending" in worker.text()
+    trial.wait_begun(worker)  # a query that begins later adds to the budget
     assert worker.stop() == 0
     worker = workers.start(trial.case, *memory).wait_running()
     wait_for(lambda: worker.metric("memory_budget_bytes") == 64 << 10, lambda: worker.with_log("a budget"))
