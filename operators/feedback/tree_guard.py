@@ -1,6 +1,7 @@
 """A guard of a consumer in a tree of joins keeps back suppressed tuples of one kind without a partner (JIT IV-A).
 
-`operators.feedback.watch` creates and drives the guards of a consumer, `operators.feedback.tree` their trials.
+`operators.feedback.watch` creates and drives the guards of a consumer; `operators.feedback.payoff.tree_controller`
+runs their trials.
 """
 
 from __future__ import annotations
