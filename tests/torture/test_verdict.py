@@ -6,12 +6,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from schemas.language.program import parse_program
 from tests import oracle
 from tests.faults.workload import canonical
+from tests.torture import trial
 from tests.torture.data import closing, records
 from tests.torture.expected import Truth, changes, combinations, stays
 from tests.torture.report import table
@@ -142,3 +145,13 @@ def test_table() -> None:
     assert "| join | 2 | 1 |" in text
     assert "seed 7 join x1: missing" in text
     assert "/somewhere/7-join" in text
+
+
+def test_a_silence_ends_with_the_last_progress() -> None:
+    """Not when the trial sees that all is done, for which it reads all input; nor does the wait before closing."""
+    entries = [(1, "node-kill begins"), (10, "pause begins"), (20, "healing"), (25, "closing"), (80, "caught up")]
+    watch = SimpleNamespace(moves=[102.0, 104.0, 109.5, 112.0, 119.0, 126.0])
+    log = [{"at": float(at), "what": what} for at, what in entries]
+    outcome = SimpleNamespace(faults=[], silences=[])
+    trial._silences(cast(Any, SimpleNamespace(began=100.0, log=log, watch=watch)), cast(Any, outcome))
+    assert outcome.silences == [("node-kill", 5.5), ("pause", 7.0)]

@@ -199,7 +199,8 @@ def _log(world: World) -> dict[tuple[str, int], list[tuple[int, bytes | None]]]:
 def _silences(world: World, outcome: Outcome) -> None:
     """For each fault the longest time without progress, from its beginning to that of the next fault or the end.
 
-    The time between the last record and the closing records does not count: there may be nothing to do in it.
+    The time between the last record and the closing records does not count: there may be nothing to do in it. Nor does
+    that between the last commit or result and the moment at which the trial, which reads all input meanwhile, sees it.
     """
     named = [(world.began + entry["at"], entry["what"]) for entry in world.log]
 
@@ -213,7 +214,8 @@ def _silences(world: World, outcome: Outcome) -> None:
 
     begins = [(busy(at), what.removesuffix(" begins")) for at, what in named if what.endswith(" begins")]
     moves = [busy(move) for move in world.watch.moves]
-    ends = [at for at, _ in begins[1:]] + [busy(when("caught up"))]
+    caught_up = busy(when("caught up"))
+    ends = [at for at, _ in begins[1:]] + [max((move for move in moves if move < caught_up), default=caught_up)]
     outcome.faults = [kind for _, kind in begins]
     for (begin, kind), end in zip(begins, ends, strict=False):
         marks = [begin, *(move for move in moves if begin < move < end), max(end, begin)]
