@@ -23,6 +23,34 @@ GRACE_S = 1.0
 RESEND_S = 1.0
 """A message that is not in the log after this long is sent again."""
 
+SPEED_S = 1.0
+"""The interval over which a task's speed in event time is measured."""
+
+MAX_SPEED = 20_000.0
+"""Upper limit of a task's assumed speed, in event time (ms) per second. Without it, a task that replays history would
+promise a bound days ahead, and the cut would lie there too."""
+
+
+class Speedometer:
+    """Measures how fast a task proceeds in event time."""
+
+    def __init__(self) -> None:
+        self._since, self._at = 0.0, 0
+        self._speed = 0.0
+
+    def speed(self, reached: int, now: float) -> float:
+        """Return the speed of the last interval, in event time (ms) per second, at most MAX_SPEED.
+
+        Args:
+            reached: event time (ms) up to which the task has processed its input.
+            now: monotonic seconds.
+        """
+        if now - self._since >= SPEED_S:
+            # The first interval starts before the first tuple, at event time 0.
+            self._speed = min((reached - self._at) / (now - self._since), MAX_SPEED) if self._at else 0.0
+            self._since, self._at = now, reached
+        return self._speed
+
 
 @dataclass(slots=True)
 class _Promise:

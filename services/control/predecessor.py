@@ -4,9 +4,9 @@ The former version's tasks write all results and report all late tuples and dead
 former version is over, the next version's tasks
 
 - read a partition of a source no further than the former version has committed (`offset`), and report nothing there;
-- write no results, and those that would, advance no further than the former version's last commits (`limit`). The cut
-  is not below these, so such a task never passes it before it is known. The same holds for tasks that make results from
-  before the cut on demand.
+- write no results, and those that would, advance no further than the former version's last commits (`limit`), or the
+  cut once that is known. The cut is not below these commits, so such a task never passes it before it is known. Tasks
+  that make results from before the cut on demand wait likewise, until the cut is known.
 
 What each former task has committed is in Kafka; a thread asks for it every POLL_S. For the first SOON_S after the cut
 is known it asks every POLL_SOON_S: no results come until the last commit has been seen.
@@ -123,7 +123,7 @@ class Predecessor:
 
     @property
     def limit(self) -> int:
-        """Event time that tasks which write results must not pass, or would make them on demand."""
+        """Event time that the former version's tasks have all committed; END when it is over."""
         return END if self.over else self._least_cut(self._layout, self.commits)
 
     def _run(self) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from operators.data.watermark import END
 from operators.plan.plan import Plan, parse_plan
 from schemas.errors import UsageError
 from schemas.messages.control import Done, Opened, Propose, Started
 from schemas.query import Query
 from services.control.barrier import Change, View
-from services.control.participant import RESEND_S, Participant
+from services.control.participant import RESEND_S, Participant, Speedometer
 from services.control.plan_versions import PREPARED
 from services.control.predecessor import Predecessor
 from services.process.logs import Log
@@ -46,7 +47,8 @@ class DistributedMigrations(PlanChanges):
         objection: returns why the query cannot change to a plan by a strategy; an empty text if it can.
         preparation: of the next version in this worker.
         predecessor: the former version, if this one is prepared while that runs.
-        stays_behind: whether the task may not pass the former version, since its results before the cut are not wanted.
+        writes_results: whether the task writes results of the query; then it may not pass the former version.
+        on_demand: whether the task makes results from before the cut on demand; then it waits until the cut is known.
     """
 
     def __init__(
@@ -62,7 +64,8 @@ class DistributedMigrations(PlanChanges):
         objection: Callable[[Plan, str], str],
         preparation: Readiness,
         predecessor: Predecessor | None = None,
-        stays_behind: bool = False,
+        writes_results: bool = False,
+        on_demand: bool = False,
         control: Control,
         log: Log,
         metrics: TaskMetrics,
@@ -79,7 +82,9 @@ class DistributedMigrations(PlanChanges):
         self._metrics = metrics
         self._preparation = preparation
         self._predecessor = predecessor
-        self._stays_behind = stays_behind
+        self._writes_results = writes_results
+        self._on_demand = on_demand
+        self._speedometer = Speedometer()
         self._incarnation = incarnation
         self._opened_s = float("-inf")
         self._participant = Participant(task, incarnation, self._check, version)
@@ -126,9 +131,11 @@ class DistributedMigrations(PlanChanges):
             and not self._check(proposal)
         ):
             view = replace(view, open=None)  # answered later
+        reached = self._engine.cut
+        speed = self._speedometer.speed(reached, now)
         if self._next is None:
             self._control.append(
-                *self._participant.look(view, reached=self._engine.cut, speed=0.0, committed=committed, now=now)
+                *self._participant.look(view, reached=reached, speed=speed, committed=committed, now=now)
             )
 
     def _takes_part(self, predecessor: Predecessor, view: View, now: float) -> bool:
@@ -152,12 +159,19 @@ class DistributedMigrations(PlanChanges):
 
     def limit(self, watermark: int, now: float) -> int:
         """The largest cut of the next epoch."""
-        if self._predecessor is not None and self._stays_behind:
-            watermark = min(watermark, self._predecessor.limit)
+        if self._predecessor is not None:
+            watermark = min(watermark, self._limit_beside(self._predecessor))
         if self._next is not None:
             return min(watermark, self._next.cut)
         bound = self._participant.bound
         return watermark if bound is None else min(watermark, bound)
+
+    def _limit_beside(self, former: Predecessor) -> int:
+        """How far the task may advance while the former version may run."""
+        cut = former.cut
+        if self._writes_results:  # those before the cut are discarded, later ones must come after the former version's
+            return former.limit if cut is None else max(former.limit, cut)
+        return former.limit if self._on_demand and cut is None else END
 
     def ends_at(self, cut: int) -> bool:
         """Whether the task has reached the cut at which the next version begins."""

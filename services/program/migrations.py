@@ -30,22 +30,15 @@ from schemas.errors import UsageError
 from schemas.messages.control import BarrierMessage, Done, Propose, Started
 from schemas.query import Query
 from services.control.barrier import KEPT_REPORTS, Change, View
-from services.control.participant import RESEND_S, Participant
+from services.control.participant import RESEND_S, Participant, Speedometer
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
 from services.process.settings import EXECUTOR
 from services.recovery.starting_point import RecoveryPlan
 from services.task.program import TaskChanges
 
-SPEED_S = 1.0
-"""The interval over which a task's speed in event time is measured."""
-
 FIRST_RESULT_S = 1.0
 """How long the report of a finished migration waits for the first result at or after the migration's cut."""
-
-MAX_SPEED = 20_000.0
-"""Upper limit of a task's assumed speed, in event time (ms) per second. Without it, a task that replays history would
-promise a bound days ahead, and the cut would lie there too."""
 
 
 class Control(Protocol):
@@ -163,8 +156,7 @@ class TaskMigrations(PlanChanges):
         self._participant = Participant(task, incarnation, self._objection, self._base)
         self._scheduled_changes: list[_ScheduledChange] = []
         self._reports: list[tuple[Started | Done, float]] = []
-        self._speed_mark = (0.0, 0)
-        self._speed = 0.0
+        self._speedometer = Speedometer()
         for change in view.changes[max(0, len(view.changes) - KEPT_REPORTS) : self._base]:
             if (change.id, task) not in view.done:
                 self._report(Done(id=change.id, task=task, version=change.version, restored=True))
@@ -215,14 +207,8 @@ class TaskMigrations(PlanChanges):
         # One view for both: a decided change must be scheduled before the promise is released.
         view, reached = self._control.view, self._engine.cut
         self._take_up(view)
-        since, at = self._speed_mark
-        if now - since >= SPEED_S:
-            # The first interval starts before the first tuple, at event time 0.
-            self._speed = min((reached - at) / (now - since), MAX_SPEED) if at else 0.0
-            self._speed_mark = now, reached
-        self._control.append(
-            *self._participant.look(view, reached=reached, speed=self._speed, committed=committed, now=now)
-        )
+        speed = self._speedometer.speed(reached, now)
+        self._control.append(*self._participant.look(view, reached=reached, speed=speed, committed=committed, now=now))
         for scheduled in self._scheduled_changes:
             self._finish(scheduled, now)
         while self._scheduled_changes and self._scheduled_changes[0].done:

@@ -25,6 +25,7 @@ def test_the_command_changes_a_plan_under_load(topics: Topics, tmp_path: Path, w
     worker.wait_running()
     coordinator.wait_running()
     load = Load(case, worker)
+    load.until(load.reader.poll, "a result")
     asked = workers.migrate(case, PLANS[1], "jisc", "--wait")
     load.until(asked.ended, "an answer")
     code, out, err = asked.finish()

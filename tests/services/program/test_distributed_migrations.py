@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from operators.data.watermark import END
 from operators.plan.plan import Leaf, Plan, parse_plan
 from schemas.errors import BrokerError
 from schemas.messages.commits import Commit
@@ -46,12 +47,12 @@ def accepted(plan: Plan, strategy: str) -> str:
 class Task:
     """One task that has processed its input up to event time 100."""
 
-    def __init__(self) -> None:
+    def __init__(self, former: Any = None, *, writes_results: bool = False, on_demand: bool = False) -> None:
         self.log, self.prepared = Log(), Prepared()
         self.log.append(Opened(task=0, life="own", tasks=1))
-        engine: Any = SimpleNamespace(cut=100)
+        self.engine: Any = SimpleNamespace(cut=100)
         self.migrations = DistributedMigrations(
-            engine,
+            self.engine,
             query=QUERY,
             version=0,
             task=0,
@@ -60,6 +61,9 @@ class Task:
             fingerprint="f",
             objection=accepted,
             preparation=self.prepared,
+            predecessor=former,
+            writes_results=writes_results,
+            on_demand=on_demand,
             control=self.log,
             log=get_log("test"),
             metrics=WorkerMetrics("q").of("0"),
@@ -88,6 +92,35 @@ def test_a_promise_is_kept_when_the_next_version_falls_behind() -> None:
         task.prepared.ready, task.prepared.failed = False, failed
         assert len(task.answers()) == 1
         assert task.migrations.limit(500, 0.0) == 100
+
+
+def test_a_promise_is_ahead_of_a_task_that_proceeds() -> None:
+    """So it need not halt until the cut is decided."""
+    task = Task()
+    for now, cut in ((5.0, 1_000), (6.5, 2_500)):
+        task.engine.cut = cut
+        task.migrations.look(0.0, now)
+    task.prepared.ready = True
+    task.migrations.look(0.0, 6.6)
+    (answer,) = (message for message in task.log.messages if isinstance(message, Answer))
+    assert (answer.watermark, answer.bound) == (2_500, 3_000)
+
+
+@pytest.mark.parametrize(
+    ("writes_results", "on_demand", "undecided", "decided"),
+    [(True, True, 70, 90), (True, False, 70, 90), (False, True, 70, 500), (False, False, 500, 500)],
+)
+def test_how_far_a_prepared_task_may_advance(
+    writes_results: bool, on_demand: bool, undecided: int, decided: int
+) -> None:
+    """Results must not come before the former version's; what is made on demand is known when the cut is."""
+    former = SimpleNamespace(cut=None, over=False, limit=70)
+    task = Task(former, writes_results=writes_results, on_demand=on_demand)
+    assert task.migrations.limit(500, 0.0) == undecided
+    former.cut = 90
+    assert task.migrations.limit(500, 0.0) == decided
+    former.limit = END  # it is over
+    assert task.migrations.limit(500, 0.0) == 500
 
 
 def test_a_proposal_that_cannot_be_prepared_is_refused() -> None:
