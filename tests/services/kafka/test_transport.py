@@ -18,11 +18,36 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from faust.types import TP
 
 from services.kafka.records import RecordBatch, rough_size, unpack
-from services.kafka.transport import ConsumerThread, StopsWhileStarting, _NoReadOffsets, connect
+from services.kafka import transport
+from services.kafka.transport import GATHER_S, MUCH_BYTES, ConsumerThread, StopsWhileStarting, _NoReadOffsets, connect
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.worker_harness import Reader, wait_for
 
 pytestmark = pytest.mark.kafka
+
+
+@pytest.mark.parametrize(("size", "pause_s"), [(100, GATHER_S), (MUCH_BYTES, 0.0)])
+def test_fetches_that_find_little_are_not_repeated_at_once(size: int, pause_s: float) -> None:
+    """Faust's work per fetch does not depend on what it brings."""
+    lane, at = TP("a", 0), []
+
+    class Thread:
+        async def getmany(self, wanted: Any, timeout: float) -> Any:
+            at.append(time.monotonic())
+            return {lane: [RecordBatch("a", 0, 0, 1, 1, [], size)]}
+
+    consumer: Any = transport.Consumer.__new__(transport.Consumer)
+    consumer.transport = SimpleNamespace(flow=SimpleNamespace(wanted_positions=lambda: {lane: (0, 1)}))
+    consumer._thread, consumer._next_fetch = Thread(), 0.0
+
+    async def fetch() -> None:
+        for _ in range(6):
+            await consumer._getmany({lane}, 1.0)
+
+    asyncio.run(fetch())
+    pauses = [b - a for a, b in itertools.pairwise(at)]
+    assert min(pauses) >= 0.9 * pause_s
+    assert sum(pauses) < 1.0
 
 
 async def fetch_all(bootstrap: str, topic: str, start: int, end: int, fetch_bytes: int) -> list[RecordBatch]:
