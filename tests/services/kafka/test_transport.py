@@ -17,8 +17,8 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, Producer, TopicPartition
 from faust.types import TP
 
-from services.kafka.records import RecordBatch, rough_size, unpack
 from services.kafka import transport
+from services.kafka.records import RecordBatch, rough_size, unpack
 from services.kafka.transport import GATHER_S, MUCH_BYTES, ConsumerThread, StopsWhileStarting, _NoReadOffsets, connect
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.worker_harness import Reader, wait_for
