@@ -26,6 +26,9 @@ RESEND_S = 1.0
 SPEED_S = 1.0
 """The interval over which a task's speed in event time is measured."""
 
+STILL_S = 0.25
+"""A task that has not proceeded for so long has no speed: its input may have ended."""
+
 MAX_SPEED = 20_000.0
 """Upper limit of a task's assumed speed, in event time (ms) per second. Without it, a task that replays history would
 promise a bound days ahead, and the cut would lie there too."""
@@ -36,10 +39,11 @@ class Speedometer:
 
     def __init__(self) -> None:
         self._since, self._at = 0.0, 0
+        self._moved, self._reached = 0.0, 0
         self._speed = 0.0
 
     def speed(self, reached: int, now: float) -> float:
-        """Return the speed of the last interval, in event time (ms) per second, at most MAX_SPEED.
+        """Return the speed of the last interval, in event time (ms) per second, at most MAX_SPEED; 0 at a standstill.
 
         Args:
             reached: event time (ms) up to which the task has processed its input.
@@ -49,7 +53,9 @@ class Speedometer:
             # The first interval starts before the first tuple, at event time 0.
             self._speed = min((reached - self._at) / (now - self._since), MAX_SPEED) if self._at else 0.0
             self._since, self._at = now, reached
-        return self._speed
+        if reached != self._reached:
+            self._moved, self._reached = now, reached
+        return self._speed if now - self._moved < STILL_S else 0.0
 
 
 @dataclass(slots=True)

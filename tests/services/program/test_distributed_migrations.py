@@ -106,6 +106,18 @@ def test_a_promise_is_ahead_of_a_task_that_proceeds() -> None:
     assert (answer.watermark, answer.bound) == (2_500, 3_000)
 
 
+def test_the_promise_of_a_task_that_stands_still_is_where_it_stands() -> None:
+    """Its input may have ended: a cut ahead of it would never be reached."""
+    task = Task()
+    for now, cut in ((5.0, 1_000), (6.5, 2_500), (6.8, 2_500)):
+        task.engine.cut = cut
+        task.migrations.look(0.0, now)
+    task.prepared.ready = True
+    task.migrations.look(0.0, 6.9)
+    (answer,) = (message for message in task.log.messages if isinstance(message, Answer))
+    assert answer.bound == 2_500
+
+
 @pytest.mark.parametrize(
     ("writes_results", "on_demand", "undecided", "decided"),
     [(True, True, 70, 90), (True, False, 70, 90), (False, True, 70, 500), (False, False, 500, 500)],
