@@ -133,6 +133,8 @@ class DistributedMigrations(PlanChanges):
             view = replace(view, open=None)  # answered later
         reached = self._engine.cut
         speed = self._speedometer.speed(reached, now)
+        if view.open is not None and view.open.strategy not in PREPARED:
+            speed = 0.0  # it takes seconds anyway, and a cut ahead of input that ends would never be reached
         if self._next is None:
             self._control.append(
                 *self._participant.look(view, reached=reached, speed=speed, committed=committed, now=now)
