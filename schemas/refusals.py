@@ -102,8 +102,12 @@ def _table() -> Iterator[Refusal]:
         reason = "the executor is a black box to it"
         yield Refusal(migration(strategy), executor("juggler"), reason, _OTHER_STRATEGY)
     for strategy in _OF_ONE_TASK:
-        reason = "it works on the states of one task"
-        yield Refusal(migration(strategy), PER_OPERATOR, reason, _OTHER_STRATEGY)
+        # Between tasks the log is what plans have in common. GMS computes the new plan's states from it at the cut, and
+        # GHM beside the old plan. The others let both plans run until the new one has seen a whole window of input.
+        same = "moving-state" if strategy == "gms" else "hybmig-bsc"
+        longer = "" if strategy in ("gms", "ghm") else ", but take a window's time"
+        reason = f"two plans in tasks of their own share no states, so it would do what {same} does{longer}"
+        yield Refusal(migration(strategy), PER_OPERATOR, reason, f"use {same}")
 
 
 _OTHER_STRATEGY = "use another strategy"
