@@ -19,7 +19,7 @@ from operators.difference.difference import Difference, Runs, Span, Stops
 from operators.difference.longest_match import Lifetimes
 from operators.join.executor import operator_statistics
 from operators.kernels.cover import run_edges
-from operators.kernels.marks import Table, add_marks, new_table
+from operators.kernels.marks import Table, add_marks, new_table, with_room
 from operators.kernels.ring import ring_grow, ring_read
 from operators.plan.plan import Join, Plan, check_plan, postorder
 from operators.state.sources import Sources
@@ -245,9 +245,8 @@ class DifferencePipeline:
         if keys is None:
             self.completed.keys += len(rows)
             return
-        attempted = self._attempted.get(operator.alias)
-        if attempted is None:
-            attempted = self._attempted[operator.alias] = new_table(self._taken_over)
+        attempted = self._attempted.get(operator.alias) or new_table(self._taken_over)
+        attempted = self._attempted[operator.alias] = with_room(attempted, len(keys))
         self.completed.keys += int(np.count_nonzero(add_marks(keys, 1, attempted)))
 
     # --- Executor ---------------------------------------------------------------------------------------

@@ -34,6 +34,18 @@ def new_table(most: int) -> Table:
     )
 
 
+def with_room(table: Table, more: int) -> Table:
+    """Return the table, or a larger copy, with room for `more` further keys."""
+    room, (count, buckets, _) = len(table[0]), table[-1].tolist()
+    if count + more <= room:
+        return table
+    larger = new_table(max(count + more, 2 * room))
+    keys, marks, following, heads, sizes = larger
+    keys[:count], marks[:count], following[:count] = table[0][:count], table[1][:count], table[2][:count]
+    heads[:buckets], sizes[:] = table[3][:buckets], table[4]
+    return larger
+
+
 @compiled
 def _find(key, keys, following, heads, buckets, power):  # type: ignore[no-untyped-def]
     """The bucket of a key, and its entry + 1, 0 if it has none."""
@@ -60,10 +72,13 @@ def read_marks(wanted: U64, table: Table) -> U8:
 
 @compiled
 def add_marks(wanted: U64, mark: int, table: Table) -> Mask:
-    """Set a mark of each key, and enter missing keys; the table must have room.
+    """Set a mark of each key, and enter missing keys; the table must have room (`with_room`).
 
     Returns:
         (n,) True where the mark was not set before; of a repeated key only the first can be True.
+
+    Raises:
+        IndexError: the table has no room.
     """
     keys, marks, following, heads, sizes = table
     count, buckets, power = sizes[0], sizes[1], sizes[2]
@@ -74,6 +89,8 @@ def add_marks(wanted: U64, mark: int, table: Table) -> Mask:
             out[i] = marks[entry - 1] & mark == 0
             marks[entry - 1] |= mark
             continue
+        if count == keys.shape[0]:
+            raise IndexError("a table of marks has no room for another key")
         out[i] = True
         keys[count] = wanted[i]
         marks[count] = mark

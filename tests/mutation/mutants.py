@@ -343,6 +343,8 @@ MUTANTS: list[Mutant] = [
         ("self._left -= int(np.count_nonzero(marks == COUNTED))", "self._left -= len(keys)"),
         ("            self._left -= len(keys)\n", "            pass\n"),
         ("ATTEMPTED | CLAIMED, self._table", "ATTEMPTED, self._table"),
+        ("self._table = with_room(self._table, len(keys))\n        add_marks", "add_marks"),
+        ("self._table = with_room(self._table, len(keys))\n        new", "new"),
         ("marks > ATTEMPTED), np.flatnonzero(marks == ATTEMPTED)", "marks != 0), np.flatnonzero(marks < 0)"),
         ("[marks[: self.hi] == COUNTED]", "[marks[: self.hi] >= COUNTED]"),
         ("stop = min(stop, part.hi)", "stop = min(stop, part.hi - 1)"),

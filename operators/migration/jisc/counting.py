@@ -28,7 +28,7 @@ from collections.abc import Callable
 import numpy as np
 
 from operators.kernels.hashing import U64
-from operators.kernels.marks import add_marks, new_table, read_marks
+from operators.kernels.marks import add_marks, new_table, read_marks, with_room
 from operators.state.side_state import SideState
 from schemas.columns import I64, Mask
 
@@ -132,6 +132,7 @@ class KeyCount:
             keys = keys[good]
         else:
             self._left -= len(keys)
+        self._table = with_room(self._table, len(keys))
         add_marks(keys, ATTEMPTED | CLAIMED, self._table)
         return keys
 
@@ -157,6 +158,8 @@ class KeyCount:
         unknown = np.flatnonzero(marks == 0)
         good[unknown] = self._possible(keys[unknown])
         keys, marks = keys[good], marks[good]
+        # `within` lets it scan keys whose entries have died since, and others may be possible without an entry.
+        self._table = with_room(self._table, len(keys))
         new = add_marks(keys, COUNTED, self._table)
         self._total += int(np.count_nonzero(new))
         self._left += int(np.count_nonzero(marks[new] == 0))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.data.tuples import FOREVER, Tuples
-from operators.kernels.marks import add_marks, new_table, read_marks
+from operators.kernels.marks import add_marks, new_table, read_marks, with_room
 from operators.migration.jisc.counting import KeyCount
 from operators.state.side_state import SideState
 from schemas.columns import I64, Mask
@@ -25,11 +25,12 @@ def hashes(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
 
 
 @PROPERTY
-@given(st.lists(st.tuples(HASHES, st.sampled_from([1, 2, 4])), max_size=8), HASHES)
-def test_a_table_is_a_dictionary_of_marks(steps: list[tuple[list[int], int]], others: list[int]) -> None:
+@given(st.lists(st.tuples(HASHES, st.sampled_from([1, 2, 4])), max_size=8), HASHES, st.integers(0, 3))
+def test_a_table_is_a_dictionary_of_marks(steps: list[tuple[list[int], int]], others: list[int], room: int) -> None:
     known: dict[int, int] = {}
-    table = new_table(len({key for keys, _ in steps for key in keys}))
+    table = new_table(room)
     for keys, mark in steps:
+        table = with_room(table, len(keys))
         new = add_marks(hashes(keys), mark, table)
         for key, first in zip(keys, new.tolist(), strict=True):
             assert first == (known.get(key, 0) & mark == 0)
@@ -40,6 +41,16 @@ def test_a_table_is_a_dictionary_of_marks(steps: list[tuple[list[int], int]], ot
         assert count == len(known)
         assert buckets == max(count, 1), "so that chains stay short"
         assert power <= buckets < 2 * power
+
+
+def test_a_table_without_room_is_left_alone() -> None:
+    """A kernel that wrote beyond its arrays would destroy what lies there."""
+    table = new_table(2)
+    add_marks(hashes([1, 2, 1]), 1, table)
+    with pytest.raises(IndexError, match="no room"):
+        add_marks(hashes([2, 3]), 1, table)
+    assert with_room(table, 0) is table
+    assert add_marks(hashes([3]), 1, with_room(table, 1)).tolist() == [True]
 
 
 def held(keys: list[int], *, life: int = 1000) -> SideState:
@@ -171,6 +182,20 @@ def test_what_another_has_counted_is_all_that_there_can_be() -> None:
     assert count.count(9) == 2
     assert count.progress() == (0, 2)
     assert other.known(hashes([1, 2, 3, 4, 5]))[0].tolist() == [True, True, False, True, False]
+
+
+def test_keys_may_be_more_than_the_tuples_that_are_left() -> None:
+    """What another has counted may have died since; and a key may be possible that no tuple has."""
+    other = KeyCount(held([1, 2, 4]), FOREVER, all_possible, NONE)
+    other.count(9)
+    count = KeyCount(held([4]), FOREVER, all_possible, NONE)
+    count.within(other)
+    assert count.count(9) == 3
+    assert count.progress() == (0, 3)
+    assert claimed(count, [1, 2, 4, 9], all_possible) == [1, 2, 4]
+    alone = KeyCount(held([4]), FOREVER, all_possible, NONE)
+    assert claimed(alone, [1, 2, 9], all_possible) == [1, 2, 9]
+    assert alone.attempted().tolist() == [1, 2, 9]
 
 
 def test_what_was_claimed_can_be_there() -> None:
