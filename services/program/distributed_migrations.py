@@ -116,6 +116,16 @@ class DistributedMigrations(PlanChanges):
         """True while another incarnation of the task is the newest in the log; a commit then shows which is."""
         return self._participant.superseded is not None
 
+    @property
+    def hurries(self) -> bool:
+        """Whether the cut of a plan change is known and the change is not over for this task."""
+        return self._next is not None or (self._predecessor is not None and self._predecessor.cut is not None)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the task is one of a version that is prepared while the cut is not known."""
+        return self._predecessor is not None and self._predecessor.cut is None
+
     def look(self, committed: float, now: float) -> None:
         """Read the log, and answer proposals. A task that will end answers no more: the next version's task does."""
         view = self._control.view

@@ -3,7 +3,8 @@
 `services.task.epochs` uses an `EpochTimer` between epochs. Under load an epoch takes longer than the interval. Reading
 then gets as much time as the epoch took, so that the epoch's fixed costs are spread over more input. A requested early
 epoch keeps this rule, too, and replaces the next regular epoch: the interval counts from its beginning. So early epochs
-hardly increase the number of epochs.
+hardly increase the number of epochs. While another plan waits for this task's epochs, reading ends when all that has
+come is read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class EpochTimer:
 
     def __init__(self, every: float, now: float) -> None:
         self._every = every
-        self._due = self._began = now
+        self._due = self._regular = self._began = now
         self._requested = False
         self.epoch_ended(now)
 
@@ -38,8 +39,17 @@ class EpochTimer:
         """Note that an epoch has begun."""
         self._began = now
 
-    def epoch_ended(self, now: float) -> None:
-        """Note that the epoch has ended and reading begins."""
+    def epoch_ended(self, now: float, least: float = 0.0) -> None:
+        """Note that the epoch has ended and reading begins.
+
+        Args:
+            least: the interval until the next one is at least so long.
+        """
         self._soonest = now + min(now - self._began, MAX_GATHER_S)
-        self._due = max((self._began if self._requested else self._due) + self._every, self._soonest)
+        self._regular = (self._began if self._requested else self._due) + max(self._every, least)
+        self._due = max(self._regular, self._soonest)
         self._requested = False
+
+    def hurry(self) -> None:
+        """Keep the interval under load, too: nothing waits to be read, and another plan waits for the next epoch."""
+        self._soonest, self._due = 0.0, self._regular

@@ -21,6 +21,9 @@ REJECTED_BYTES = 16 << 20
 
 STATISTICS_S = 1.0
 
+PREPARING_S = 0.2
+"""Epochs are at least so far apart while nobody waits for them: each costs a transaction."""
+
 
 class EpochLoop:
     """The epochs of one incarnation of a task.
@@ -40,7 +43,7 @@ class EpochLoop:
         self._reported = 0.0
         self._looked = float("-inf")
         self._last_input = time.monotonic()
-        self._takes_over = False
+        self._takes_over = self._ended = False
         self._busy = (time.monotonic(), 0.0)
 
     def run(self) -> bool:
@@ -48,28 +51,37 @@ class EpochLoop:
         context = self._context
         timer = EpochTimer(context.spec.settings.epoch_ms / 1000, time.monotonic())
         while not self.stopping:
-            ends = context.changes.ends_at(context.engine.cut)
-            suspended = context.feedback is not None and not context.feedback.nothing_suspended()
-            if ends and context.program.settled and not suspended:
+            if self._ends():
                 self._conclude()
                 return False
             self._read(timer)
             timer.epoch_began(time.monotonic())
             self.epoch(final=False)
-            timer.epoch_ended(time.monotonic())
+            timer.epoch_ended(time.monotonic(), PREPARING_S if context.changes.prepares else 0.0)
         return True
 
+    def _ends(self) -> bool:
+        """Whether the task has nothing more to do for its plan."""
+        context = self._context
+        suspended = context.feedback is not None and not context.feedback.nothing_suspended()
+        return context.changes.ends_at(context.engine.cut) and context.program.settled and not suspended
+
     def _conclude(self) -> None:
-        """End the task with its plan: commit the position of every partition, and read no more."""
-        self._alignment.pause(frozenset(self._context.lanes))
-        self._committer.deliver(commit=True, ending=True)
-        self._context.changes.conclude(time.monotonic())
+        """End the task with its plan: commit the position of every partition, unless the last epoch has, and read no
+        more."""
+        context = self._context
+        self._alignment.pause(frozenset(context.lanes))
+        if not self._ended or context.rejected.records or context.program.has_output() or self._committer.moved():
+            self._committer.deliver(commit=True, ending=True)
+        context.changes.conclude(time.monotonic())
 
     def _read(self, timer: EpochTimer) -> None:
         """Feed the engine until the next epoch is due."""
         context = self._context
         context.step = "reading"
         while not self.stopping and context.rejected.size_bytes < REJECTED_BYTES:
+            if context.changes.hurries and self._inbox.empty:
+                timer.hurry()
             seconds_left = timer.seconds_left(time.monotonic())
             item = self._inbox.get(0 if self._clean_up_if_quiet() else min(max(seconds_left, 0), LOOK_S))
             if isinstance(item, FlushRequest):
@@ -85,6 +97,8 @@ class EpochLoop:
                 if context.predecessor.over and not self._takes_over:
                     self._takes_over = True
                     timer.request()
+            if context.changes.hurries and context.changes.ends_at(context.engine.watermark()):
+                timer.request()
             self._alignment.pause_lanes_ahead()
             if context.feedback is not None and context.feedback.serve(context.engine.watermark(), time.monotonic()):
                 timer.request()
@@ -146,7 +160,10 @@ class EpochLoop:
         cleaned_up = context.program.pending_pairs != committer.committed_pending
         moved = committer.moved() or cleaned_up or context.changes.ownership_in_doubt
         due = final or now - committer.last_commit >= context.spec.settings.commit_ms / 1000
-        if delivering or (due and moved):
+        self._ended = self._ends()
+        if self._ended:  # the next plan's tasks wait for this commit
+            committer.deliver(commit=True, ending=True)
+        elif delivering or (due and moved):
             committer.deliver(commit=due or context.changes.must_commit or context.spec.settings.transactional)
         if context.feedback is not None:
             context.feedback.send_requests(now)

@@ -136,6 +136,16 @@ class TaskChanges:
         return False
 
     @property
+    def hurries(self) -> bool:
+        """Whether the task's next epochs hold up a change of plans."""
+        return False
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the task's plan is being prepared, and nobody waits for its epochs."""
+        return False
+
+    @property
     def must_commit(self) -> bool:
         """Whether the next delivery must be committed, even if no commit is due."""
         return False

@@ -12,7 +12,7 @@ from operators.data.watermark import END
 from operators.plan.plan import Leaf, Plan, parse_plan
 from schemas.errors import BrokerError
 from schemas.messages.commits import Commit
-from schemas.messages.control import Answer, Opened, Propose
+from schemas.messages.control import Answer, Cut, Opened, Propose
 from services.control.barrier import View
 from services.control.plan_versions import PlanVersion, PlanVersions
 from services.kafka.topics import Lane
@@ -141,6 +141,27 @@ def test_how_far_a_prepared_task_may_advance(
     assert task.migrations.limit(500, 0.0) == decided
     former.limit = END  # it is over
     assert task.migrations.limit(500, 0.0) == 500
+
+
+def test_a_task_hurries_from_when_the_cut_is_known_until_its_part_is_over() -> None:
+    former = SimpleNamespace(cut=None, over=False, limit=70)
+    task = Task(former)
+    assert (task.migrations.prepares, task.migrations.hurries) == (True, False)
+    former.cut = 90
+    assert (task.migrations.prepares, task.migrations.hurries) == (False, True)
+    former.over = True
+    task.migrations.look(0.0, 0.0)
+    assert (task.migrations.prepares, task.migrations.hurries) == (False, False)
+
+
+def test_a_task_hurries_to_the_end_of_its_plan() -> None:
+    task = Task()
+    task.prepared.ready = True
+    assert not task.migrations.hurries
+    task.answers()
+    task.log.append(Cut(id="a", cut=100))
+    task.migrations.look(0.0, 0.0)
+    assert task.migrations.hurries
 
 
 def test_a_proposal_that_cannot_be_prepared_is_refused() -> None:

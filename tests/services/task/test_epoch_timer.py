@@ -35,3 +35,34 @@ def test_a_requested_epoch_begins_early() -> None:
     timer.epoch_began(10.75)
     timer.epoch_ended(10.875)
     assert timer.seconds_left(10.875) == 0.375, "the request counts once"
+
+
+def test_a_hurried_epoch_keeps_the_interval_under_load() -> None:
+    timer = EpochTimer(0.5, 10.0)
+    timer.epoch_began(10.5)
+    timer.epoch_ended(11.25)
+    timer.hurry()
+    assert timer.seconds_left(11.25) < 0
+    timer.epoch_began(11.25)
+    timer.epoch_ended(11.5)
+    assert timer.seconds_left(11.5) == 0.25, "it hurries only once"
+
+
+def test_a_hurried_epoch_that_is_requested_begins_at_once() -> None:
+    timer = EpochTimer(0.5, 10.0)
+    timer.epoch_began(10.5)
+    timer.epoch_ended(10.625)
+    timer.hurry()
+    assert timer.seconds_left(10.625) == 0.375
+    timer.request()
+    assert timer.seconds_left(10.625) < 0
+
+
+def test_an_interval_may_be_longer() -> None:
+    timer = EpochTimer(0.5, 10.0)
+    timer.epoch_began(10.5)
+    timer.epoch_ended(10.625, least=2.0)
+    assert timer.seconds_left(10.625) == 1.875
+    timer.epoch_began(12.5)
+    timer.epoch_ended(12.625, least=0.25)
+    assert timer.seconds_left(12.625) == 0.375
