@@ -15,9 +15,9 @@ from operators.spill.strategies import STRATEGIES
 from ops.bench.measuring.figures import Figure
 from ops.bench.measuring.measure import Progress, tells_memory
 from ops.bench.measuring.suites import Suite
-from ops.bench.papers.spill.across import across
+from ops.bench.papers.spill.across import WORKERS
 from ops.bench.papers.spill.beyond import accounting, asked, growth, pauses, tenth
-from ops.bench.papers.spill.figures import FULL, bench_spill, memory, throughput
+from ops.bench.papers.spill.figures import FULL, bench_spill, in_workers, memory, throughput
 from ops.bench.papers.spill.rocksdb import CHUNK_ROWS, IN_ROCKSDB, run_in_rocksdb
 from ops.bench.papers.spill.runs import ALL_IN_MEMORY, THIRDS, Workload, digest, run
 from ops.bench.papers.spill.traces import (
@@ -278,7 +278,7 @@ def test_full_has_the_papers_sizes() -> None:
 def test_joins_in_workers_of_their_own() -> None:
     """The results are those of one task, and tasks tell each other what comes of their groups."""
     with Progress() as progress:
-        figure = across(16, WORKLOAD, TINY, progress)
+        figure, *of_memory = in_workers(16, WORKLOAD, TINY, progress)
     claims = {claim.what: claim for claim in figure.claims}
     assert claims[SAME].measured.median == 100.0
     lines = {line[0]: line for line in figure.table}
@@ -286,3 +286,15 @@ def test_joins_in_workers_of_their_own() -> None:
     messages, blocks = (float(lines["global-output"][column].replace(",", "")) for column in (4, 5))
     assert 0 < messages / 1024 < blocks
     assert figure.name == "spill-across-16"
+    assert [f.name for f in of_memory] == ["spill-across-17", "spill-across-18"]
+    memory_of_workers_sums_to_that_of_all(of_memory[0])
+
+
+def memory_of_workers_sums_to_that_of_all(figure: Figure) -> None:
+    """Every worker takes part of the memory, and stays within its share."""
+    names = [f"worker {number}" for number in range(1, WORKERS + 1)]
+    for panel, strategy in enumerate(("global-output", "global-output-penalty"), 1):
+        workers = np.array([medians(figure, panel, name) for name in names])
+        assert (workers.max(axis=1) > 0).all()
+        assert workers.sum(axis=0) == pytest.approx(np.array(medians(figure, 0, strategy)))
+    assert figure.claims[-1].met, figure.claims[-1]

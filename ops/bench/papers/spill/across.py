@@ -27,11 +27,11 @@ from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY, STRATEGIES
 from operators.spill.worker_memory import WorkerMemory
 from operators.state.sources import Sources
-from ops.bench.measuring.figures import Figure
+from ops.bench.measuring.figures import Figure, Panel, Points, curves
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.report import number
 from ops.bench.papers.spill.runs import ALL_IN_MEMORY, INTERARRIVAL_MS, Trace, Workload, result_digest, run, spill_of
-from ops.bench.papers.spill.traces import SpillSettings, Traces, panels, ratios, same
+from ops.bench.papers.spill.traces import SpillSettings, Traces, memory_figure, panels, ratios, same
 from schemas.columns import Batch
 from schemas.errors import InvariantError
 from schemas.messages.control import encode_control
@@ -50,11 +50,17 @@ class AcrossTrace:
         trace: as of one task; `seconds` are those of all workers together.
         message_bytes: of what tasks told each other about the productivity of groups.
         block_bytes: of the results that travelled between joins.
+        worker_bytes: what each worker's joins use, after every step; empty for a run in one task.
     """
 
     trace: Trace
-    message_bytes: int
-    block_bytes: int
+    message_bytes: int = 0
+    block_bytes: int = 0
+    worker_bytes: Sequence[Sequence[int]] = ()
+
+
+AcrossTraces = dict[str, list[AcrossTrace]]
+"""The runs of each strategy."""
 
 
 class _Task:
@@ -114,15 +120,11 @@ class _Workers:
         joins = [operator for operator in reversed(operators) if not operator.is_intake]
         share = budget.limit_bytes // WORKERS
         memories = [WorkerMemory(share) for _ in range(WORKERS)]
+        # Join1 is two of the joins, in the first worker.
+        self.worker_of = [max(0, number - (len(joins) - WORKERS)) for number in range(len(joins))]
         self.tasks = [
-            _Task(
-                operator,
-                # Join1 is two of the joins, in the first worker.
-                replace(budget, limit_bytes=share, shared=memories[max(0, number - (len(joins) - WORKERS))]),
-                folder / str(number),
-                stack,
-            )
-            for number, operator in enumerate(joins)
+            _Task(operator, replace(budget, limit_bytes=share, shared=memories[worker]), folder / str(number), stack)
+            for number, (operator, worker) in enumerate(zip(joins, self.worker_of, strict=True))
         ]
         self.message_bytes = self.block_bytes = 0
 
@@ -152,6 +154,13 @@ class _Workers:
             self.block_bytes += len(raw)
             above.receive(topic, raw)
 
+    def used_bytes(self) -> list[int]:
+        """Return what the joins of each worker use."""
+        used = [0] * WORKERS
+        for worker, task in zip(self.worker_of, self.tasks, strict=True):
+            used[worker] += spill_of(task.engine).used_bytes
+        return used
+
     def clean(self, cut: int) -> list[Batch]:
         """Produce all pending results, from the sources up."""
         found: list[Batch] = []
@@ -176,6 +185,7 @@ def run_across(workload: Workload, strategy: str, budget_bytes: int, *, seed: in
     batches = workload.batches(seed)
     budget = MemoryBudget(budget_bytes, strategy, groups=workload.partitions)
     minutes, results, used, seconds = [], [], [], []
+    worker_bytes: list[list[int]] = [[] for _ in range(WORKERS)]
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, ExitStack() as stack:
         workers = _Workers(workload, budget, Path(folder), stack)
         found, sum_, cut = 0, 0, 0
@@ -191,7 +201,10 @@ def run_across(workload: Workload, strategy: str, budget_bytes: int, *, seed: in
             sum_ += sum(map(result_digest, out))
             minutes.append(cut / 60_000)
             results.append(found)
-            used.append(sum(spill_of(task.engine).used_bytes for task in workers.tasks))
+            of_workers = workers.used_bytes()
+            used.append(sum(of_workers))
+            for samples, own in zip(worker_bytes, of_workers, strict=True):
+                samples.append(own)
         began = time.process_time()
         cleaned = workers.clean(cut)
         cleanup_seconds = time.process_time() - began
@@ -213,24 +226,30 @@ def run_across(workload: Workload, strategy: str, budget_bytes: int, *, seed: in
         digest=(sum_ + sum(map(result_digest, cleaned))) % 2**64,
         budget_bytes=budget_bytes,
     )
-    return AcrossTrace(trace, workers.message_bytes, workers.block_bytes)
+    return AcrossTrace(trace, workers.message_bytes, workers.block_bytes, worker_bytes)
 
 
-def across(number_: int, workload: Workload, settings: SpillSettings, progress: Progress) -> Figure:
-    """Results over time with joins in three workers, by each strategy, and in one task with all of the budget."""
-    runs: dict[str, list[AcrossTrace]] = {}
+def runs_across(workload: Workload, settings: SpillSettings, progress: Progress, label: str) -> AcrossTraces:
+    """Run every strategy with joins in three workers; the default one in one task, with all of the budget; and all in
+    memory."""
+    runs: AcrossTraces = {}
     for turn in range(settings.runs):
         seed = settings.seed + turn
-        progress.say(f"Fig. {number_} across workers, {ALL_IN_MEMORY}: run {turn + 1} of {settings.runs}")
+        progress.say(f"{label}, {ALL_IN_MEMORY}: run {turn + 1} of {settings.runs}")
         whole = run(workload, ALL_IN_MEMORY, 0, seed=seed, steps=settings.steps)
         budget = round(max(whole.memory_bytes) * settings.share)
         alone = run(workload, DEFAULT_STRATEGY, budget, seed=seed, steps=settings.steps)
-        runs.setdefault(ALL_IN_MEMORY, []).append(AcrossTrace(whole, 0, 0))
-        runs.setdefault(ONE_TASK, []).append(AcrossTrace(alone, 0, 0))
+        runs.setdefault(ALL_IN_MEMORY, []).append(AcrossTrace(whole))
+        runs.setdefault(ONE_TASK, []).append(AcrossTrace(alone))
         for strategy in STRATEGIES:
-            progress.say(f"Fig. {number_} across workers, {strategy}: run {turn + 1} of {settings.runs}")
+            progress.say(f"{label}, {strategy}: run {turn + 1} of {settings.runs}")
             found = run_across(workload, strategy, budget, seed=seed, steps=settings.steps)
             runs.setdefault(strategy, []).append(found)
+    return runs
+
+
+def throughput_across(number_: int, workload: Workload, runs: AcrossTraces, settings: SpillSettings) -> Figure:
+    """Results over time, by each strategy in three workers, and in one task."""
     traces: Traces = {name: [one.trace for one in found] for name, found in runs.items()}
     figure = Figure(
         f"spill-across-{number_}",
@@ -250,6 +269,38 @@ def across(number_: int, workload: Workload, settings: SpillSettings, progress: 
     values = ratios(traces, DEFAULT_STRATEGY, ONE_TASK, lambda trace: trace.results[-1])
     figure.claim("results at run time: three workers against one task", "", values, "x")
     same(figure, traces)
+    return figure
+
+
+def memory_across(number_: int, workload: Workload, runs: AcrossTraces, names: tuple[str, str]) -> Figure:
+    """Memory over time in three workers, by two strategies: of all workers, and of each."""
+    traces: Traces = {name: [one.trace for one in found] for name, found in runs.items()}
+    figure = memory_figure(
+        f"spill-across-{number_}",
+        f"State spill Fig. {number_} with joins in {WORKERS} workers: memory use, {names[0]} and {names[1]}",
+        f"Join ratios {workload.name}, the first run. Each worker has a third of the budget, "
+        f"{traces[names[0]][0].budget_bytes / WORKERS / 2**20:.2f} MiB; the worker that exceeds its share spills.",
+        traces,
+        names,
+    )
+    for name in names:
+        first = runs[name][0]
+        points: Points = {
+            f"worker {worker}": {
+                minute: [used / 2**20] for minute, used in zip(first.trace.minutes, samples, strict=True)
+            }
+            for worker, samples in enumerate(first.worker_bytes, 1)
+        }
+        figure.panels.append(Panel(f"each worker, {name}", "minutes", "MiB", curves(points, tuple(points))))
+    most = [
+        max(samples) / (one.trace.budget_bytes / WORKERS)
+        for name in names
+        for one in runs[name]
+        for samples in one.worker_bytes
+    ]
+    figure.claim(
+        "a worker's memory at its most against its share, worst run", "at most all of it", [max(most)], "x", at_most=1.0
+    )
     return figure
 
 

@@ -6,10 +6,10 @@ spilling over any spilling. What should lose: bottom-up, which ignores a group's
 
 from __future__ import annotations
 
-from ops.bench.measuring.figures import Figure, Panel, curves
+from ops.bench.measuring.figures import Figure
 from ops.bench.measuring.measure import Progress
 from ops.bench.measuring.suites import PaperBench, Suite
-from ops.bench.papers.spill.across import across
+from ops.bench.papers.spill.across import memory_across, runs_across, throughput_across
 from ops.bench.papers.spill.beyond import accounting, asked, drift, growth, pauses, tenth, warm_up, zipf
 from ops.bench.papers.spill.runs import INTERARRIVAL_MS, Workload
 from ops.bench.papers.spill.traces import (
@@ -17,7 +17,7 @@ from ops.bench.papers.spill.traces import (
     Traces,
     all_strategies,
     compare,
-    over_time,
+    memory_figure,
     panels,
     ratios,
     table,
@@ -29,10 +29,9 @@ PAPER = "Run-Time Operator State Spilling for Memory Intensive Long-Running Quer
 THROUGHPUT = {16: (3.0, 1.0, 1.0), 19: (1.0, 3.0, 3.0), 20: (3.0, 2.0, 3.0)}
 """The paper's figures of throughput, by join ratios."""
 
-MEMORY = (17, 18)
-"""The paper's figures of memory use; both are of the run of Fig. 16."""
+MEMORY = {17: ("global-output", "global-output-penalty"), 18: ("global-output-penalty", "bottom-up")}
+"""The paper's figures of memory use, by strategies; both are of the run of Fig. 16."""
 
-PAPER_SPILLS = {"global-output": 13, "global-output-penalty": 10, "bottom-up": 7}
 PAPER_CLEANUP_S = {16: {"global-output-penalty": 495.7, "global-output": 306.0},
                    19: {"global-output-penalty": 278.2, "global-output": 362.8}}  # fmt: skip
 
@@ -91,10 +90,8 @@ def bench_spill(settings: SpillSettings, progress: Progress, figure: int | None 
                 drawn += memory(workload, traces)
             suite.figures += [f for f in drawn if figure is None or f.name == f"spill-{figure}"]
     if figure is None:
-        suite.figures += [
-            across(number_, settings.workload(join_ratios), settings, progress)
-            for number_, join_ratios in THROUGHPUT.items()
-        ]
+        for number_, join_ratios in THROUGHPUT.items():
+            suite.figures += in_workers(number_, settings.workload(join_ratios), settings, progress)
         suite.figures += [make(settings, progress) for make in (zipf, drift, tenth, growth, pauses, accounting)]
         suite.figures.append(asked(suite.figures))
     return suite
@@ -137,23 +134,29 @@ DIFFERS = (
 
 
 def memory(workload: Workload, traces: Traces) -> list[Figure]:
-    """Memory over time: each fall is a spill. Only the first run of each, since spills of several do not coincide."""
-    first: Traces = {name: runs[:1] for name, runs in traces.items()}
-    used = over_time(first, lambda trace: [size / 2**20 for size in trace.memory_bytes])
-    figures = []
-    for number_, names in zip(
-        MEMORY, (("global-output", "global-output-penalty"), ("global-output-penalty", "bottom-up")), strict=True
-    ):
-        figure = Figure(
+    """Memory over time, two strategies to a figure."""
+    return [
+        memory_figure(
             f"spill-{number_}",
             f"State spill Fig. {number_}: memory use, {names[0]} and {names[1]}",
-            f"Join ratios {workload.name}, the first run. Each fall is a spill.",
-            [Panel("memory", "minutes", "MiB", curves(used, names))],
+            f"Join ratios {workload.name}, the first run.",
+            traces,
+            names,
         )
-        for name in names:
-            figure.claim(f"spills: {name}", str(PAPER_SPILLS[name]), [trace.spills for trace in traces[name]])
-        figures.append(figure)
-    return figures
+        for number_, names in MEMORY.items()
+    ]
+
+
+# --- The same with joins in workers of their own ----------------------------------------------------------
+
+
+def in_workers(number_: int, workload: Workload, settings: SpillSettings, progress: Progress) -> list[Figure]:
+    """A figure of throughput with joins in three workers; with Fig. 16, those of memory."""
+    runs = runs_across(workload, settings, progress, f"Fig. {number_} across workers")
+    drawn = [throughput_across(number_, workload, runs, settings)]
+    if number_ == 16:
+        drawn += [memory_across(other, workload, runs, names) for other, names in MEMORY.items()]
+    return drawn
 
 
 BENCH = PaperBench(quick=QUICK, default=SpillSettings(), full=FULL, draw=bench_spill)

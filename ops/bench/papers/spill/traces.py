@@ -209,6 +209,21 @@ def percentiles(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(x) for x in np.percentile(values, (50, 99, 100))) if values else ()
 
 
+PAPER_SPILLS = {"global-output": 13, "global-output-penalty": 10, "bottom-up": 7}
+
+
+def memory_figure(name: str, title: str, how: str, traces: Traces, strategies: tuple[str, str]) -> Figure:
+    """Draw the memory over time of two strategies: of the first run only, since spills of several do not coincide."""
+    first: Traces = {strategy: runs[:1] for strategy, runs in traces.items()}
+    used = over_time(first, lambda trace: [size / 2**20 for size in trace.memory_bytes])
+    figure = Figure(
+        name, title, f"{how} Each fall is a spill.", [Panel("memory", "minutes", "MiB", curves(used, strategies))]
+    )
+    for strategy in strategies:
+        figure.claim(f"spills: {strategy}", str(PAPER_SPILLS[strategy]), [trace.spills for trace in traces[strategy]])
+    return figure
+
+
 def over_time(traces: Mapping[str, list[Trace]], value: Callable[[Trace], list[int] | list[float]]) -> Points:
     """Curves by strategy and minute."""
     points: Points = defaultdict(lambda: defaultdict(list))
