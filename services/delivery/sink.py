@@ -145,9 +145,10 @@ class ProducerSink(Sink):
                 message__max__bytes=1_000_000_000 // 10,
                 queue__buffering__max__messages=100_000,
                 queue__buffering__max__kbytes=256 * 1024,
-                # With the default of 100 ms, a transaction that closely follows another would wait that long.
+                # A transaction that closely follows another is refused until Kafka has ended that one, which takes
+                # some 10 ms: with the defaults of 100 and 1,000 ms, it would wait that long.
                 retry__backoff__ms=5,
-                retry__backoff__max__ms=250,
+                retry__backoff__max__ms=10,
                 enable__idempotence=True,
                 client__id=f"weir-{group}",
                 **more,

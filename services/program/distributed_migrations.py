@@ -118,13 +118,24 @@ class DistributedMigrations(PlanChanges):
 
     @property
     def hurries(self) -> bool:
-        """Whether the cut of a plan change is known and the change is not over for this task."""
-        return self._next is not None or (self._predecessor is not None and self._predecessor.cut is not None)
+        """Whether a plan change waits for this task: the cut is known, and the tuples up to it are here."""
+        return self._next is not None or (
+            self._predecessor is not None and not self._is_before_cut(self._engine.watermark())
+        )
 
     @property
     def prepares(self) -> bool:
-        """Whether the task is one of a version that is prepared while the cut is not known."""
-        return self._predecessor is not None and self._predecessor.cut is None
+        """Whether the task is one of a version that is prepared, and has not come to the cut."""
+        return self._predecessor is not None and self._is_before_cut(self._engine.cut)
+
+    def _is_before_cut(self, ts: int) -> bool:
+        """Whether an event time is before the cut at which this version takes over, or the cut is not known.
+
+        A task that writes no results is not held at the cut. Its next epoch goes beyond the cut at once: one that ended
+        there would cost a transaction, and have no results to send.
+        """
+        cut = None if self._predecessor is None else self._predecessor.cut
+        return cut is None or ts < cut or (ts == cut and not self._writes_results)
 
     def look(self, committed: float, now: float) -> None:
         """Read the log, and answer proposals. A task that will end answers no more: the next version's task does."""
@@ -188,6 +199,12 @@ class DistributedMigrations(PlanChanges):
     def ends_at(self, cut: int) -> bool:
         """Whether the task has reached the cut at which the next version begins."""
         return self._next is not None and cut >= self._next.cut
+
+    def is_awaited(self, watermark: int) -> bool:
+        """Whether the epoch that ends at this watermark is the one in which the task comes to the cut."""
+        if self._predecessor is not None:
+            return self._is_before_cut(self._engine.cut) and not self._is_before_cut(watermark)
+        return self.ends_at(watermark)
 
     def conclude(self, now: float) -> None:
         """Report that the task has committed everything up to the cut."""

@@ -97,13 +97,19 @@ class EpochLoop:
                 if context.predecessor.over and not self._takes_over:
                     self._takes_over = True
                     timer.request()
-            if context.changes.hurries and context.changes.ends_at(context.engine.watermark()):
+            if context.changes.is_awaited(self._possible_cut()):
                 timer.request()
             self._alignment.pause_lanes_ahead()
             if context.feedback is not None and context.feedback.serve(context.engine.watermark(), time.monotonic()):
                 timer.request()
             if seconds_left <= 0:
                 return
+
+    def _possible_cut(self) -> int:
+        """How far an epoch could advance now, as far as its input and answers of the tasks below are concerned."""
+        context = self._context
+        watermark = context.engine.watermark()
+        return watermark if context.feedback is None else min(watermark, context.feedback.limit)
 
     def _look(self, now: float) -> None:
         self._looked = now

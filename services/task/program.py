@@ -165,6 +165,10 @@ class TaskChanges:
         """Whether the task must end at this cut."""
         return False
 
+    def is_awaited(self, watermark: int) -> bool:
+        """Whether a change of plans waits for an epoch that ends at this watermark."""
+        return self.ends_at(watermark)
+
     def conclude(self, now: float) -> None:
         """Report that the task has ended."""
 

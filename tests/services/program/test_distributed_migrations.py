@@ -57,7 +57,8 @@ class Task:
     ) -> None:
         self.log, self.prepared = Log(), Prepared()
         self.log.append(Opened(task=0, life="own", tasks=1))
-        self.engine: Any = SimpleNamespace(cut=100)
+        self.engine: Any = SimpleNamespace(cut=100, watermark=lambda: self.watermark)
+        self.watermark = 100
         self.migrations = DistributedMigrations(
             self.engine,
             query=QUERY,
@@ -143,15 +144,31 @@ def test_how_far_a_prepared_task_may_advance(
     assert task.migrations.limit(500, 0.0) == 500
 
 
-def test_a_task_hurries_from_when_the_cut_is_known_until_its_part_is_over() -> None:
+def test_a_prepared_task_hurries_when_the_cut_is_known_and_has_come() -> None:
     former = SimpleNamespace(cut=None, over=False, limit=70)
     task = Task(former)
     assert (task.migrations.prepares, task.migrations.hurries) == (True, False)
-    former.cut = 90
+    former.cut = 150
+    assert (task.migrations.prepares, task.migrations.hurries) == (True, False)
+    task.watermark = 160
+    assert (task.migrations.prepares, task.migrations.hurries) == (True, True)
+    task.engine.cut = 160
     assert (task.migrations.prepares, task.migrations.hurries) == (False, True)
     former.over = True
     task.migrations.look(0.0, 0.0)
     assert (task.migrations.prepares, task.migrations.hurries) == (False, False)
+
+
+@pytest.mark.parametrize(("writes_results", "awaited"), [(True, [False, True, True]), (False, [False, False, True])])
+def test_the_epoch_that_comes_to_the_cut_is_awaited(writes_results: bool, awaited: list[bool]) -> None:
+    """A task that writes results is held at the cut; any other goes beyond it, so that it has something to send."""
+    former = SimpleNamespace(cut=None, over=False, limit=70)
+    task = Task(former, writes_results=writes_results)
+    assert not task.migrations.is_awaited(500)
+    former.cut = 150
+    assert [task.migrations.is_awaited(watermark) for watermark in (149, 150, 151)] == awaited
+    task.engine.cut = 150 if writes_results else 151
+    assert not task.migrations.is_awaited(500), "it has come there, and an epoch that is held would end where it began"
 
 
 def test_a_task_hurries_to_the_end_of_its_plan() -> None:
@@ -162,6 +179,7 @@ def test_a_task_hurries_to_the_end_of_its_plan() -> None:
     task.log.append(Cut(id="a", cut=100))
     task.migrations.look(0.0, 0.0)
     assert task.migrations.hurries
+    assert [task.migrations.is_awaited(watermark) for watermark in (99, 100)] == [False, True]
 
 
 def test_a_proposal_that_cannot_be_prepared_is_refused() -> None:
