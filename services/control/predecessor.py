@@ -90,7 +90,7 @@ class Predecessor:
         return self
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Let the thread call `wake` when the former version is over."""
+        """Let the thread call `wake` when the former version comes further on its way to the cut, or is over."""
         self._wake.append(wake)
 
     def wait_until_over(self, seconds: float) -> bool:
@@ -132,14 +132,20 @@ class Predecessor:
             while not self.over and not self._stop.wait(self._pause(decided)):
                 if decided is None and self.cut is not None:
                     decided = time.monotonic()
+                before = self.commits
                 with contextlib.suppress(BrokerError):  # the worker notices, too, that Kafka does not answer
                     self._look()
-            for wake in self._wake:
-                wake()
+                if decided is not None and self.commits != before:
+                    self._wake_all()
+            self._wake_all()
         except Exception as error:
             self._fail(error)
         finally:
             self._reader.close()
+
+    def _wake_all(self) -> None:
+        for wake in self._wake:
+            wake()
 
     @staticmethod
     def _pause(decided: float | None) -> float:

@@ -141,3 +141,32 @@ def test_haste_ends_where_a_former_task_has_died(monkeypatch: Any) -> None:
     hurried = round(predecessor.SOON_S / predecessor.POLL_SOON_S)
     assert abs(pauses.count(predecessor.POLL_SOON_S) - hurried) <= 1
     assert pauses[-1] == predecessor.POLL_S
+
+
+def test_each_commit_on_the_way_to_the_cut_wakes_the_tasks() -> None:
+    """A task below may go on when the one before it has come to the cut, while results of the former are outstanding."""
+    versions, barrier = Versions(), Barrier()
+    found: Any = following(versions, barrier)
+    steps = [lambda lane=lane: versions.commit("g", lane, 9, 100) for lane in (A0, A1, INNER, B0)]
+    woken: list[int] = []
+
+    class Stop:
+        """Commits something in every second pause."""
+
+        looks = 0
+
+        def wait(self, seconds: float) -> bool:
+            self.looks += 1
+            if self.looks == 4:
+                for message in decided(100):
+                    barrier.apply(message)
+            if self.looks % 2 == 0:
+                steps[self.looks // 2 - 1]()
+            return False
+
+    stop = found._stop = Stop()
+    found._reader = BytesIO()
+    found.listen(lambda: woken.append(stop.looks))
+    found._run()
+    assert found.over
+    assert woken == [4, 6, 8, 8]  # not while the cut is unknown
