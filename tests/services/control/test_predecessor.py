@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -144,10 +145,10 @@ def test_haste_ends_where_a_former_task_has_died(monkeypatch: Any) -> None:
 
 
 def test_each_commit_on_the_way_to_the_cut_wakes_the_tasks() -> None:
-    """A task below may go on when the one before it has come to the cut, while results of the former are outstanding."""
+    """A task below may go on when its predecessor has come to the cut, before the former version is over."""
     versions, barrier = Versions(), Barrier()
     found: Any = following(versions, barrier)
-    steps = [lambda lane=lane: versions.commit("g", lane, 9, 100) for lane in (A0, A1, INNER, B0)]
+    steps = [partial(versions.commit, "g", lane, 9, 100) for lane in (A0, A1, INNER, B0)]
     woken: list[int] = []
 
     class Stop:
