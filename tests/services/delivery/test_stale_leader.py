@@ -123,7 +123,8 @@ def test_a_task_that_begins_beside_a_stale_leader(cluster: Cluster, monkeypatch:
 def test_reading_waits_for_what_is_known_to_be_there(topics: Topics) -> None:
     """A stale leader reports an earlier end; here the missing records are written while the reader waits for them."""
     topic, clients = topics("log"), KafkaClients(topics.bootstrap)
-    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    # It sends when it is flushed, so that the values of one call are one batch.
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "linger.ms": 30_000})
 
     def write(*values: bytes) -> None:
         for value in values:
