@@ -21,7 +21,7 @@ REJECTED_BYTES = 16 << 20
 
 STATISTICS_S = 1.0
 
-PREPARING_S = 0.2
+PREPARING_S = 0.5
 """Epochs are at least so far apart while nobody waits for them: each costs a transaction."""
 
 

@@ -21,17 +21,29 @@ from confluent_kafka import Producer
 from ops.bench.workloads import three_way
 from schemas.errors import WeirError
 
-TICK_SECONDS = 0.005
+TICK_MS = 5
 
 
 class Feed:
-    """Runs this module in a process of its own."""
+    """Runs this module in a process of its own.
+
+    Args:
+        tick_ms: interval between two batches of events. Each costs the broker a request per topic.
+    """
 
     def __init__(
-        self, bootstrap: str, topics: Mapping[str, str], rate: int, seconds: float, values: int, seed: int
+        self,
+        bootstrap: str,
+        topics: Mapping[str, str],
+        rate: int,
+        seconds: float,
+        values: int,
+        seed: int,
+        tick_ms: int = TICK_MS,
     ) -> None:
         command = [sys.executable, "-m", "ops.bench.kafka.feed", "--bootstrap", bootstrap]
         command += ["--rate", str(rate), "--seconds", str(seconds), "--values", str(values), "--seed", str(seed)]
+        command += ["--tick", str(tick_ms)]
         command += [f"{stream}={topic}" for stream, topic in topics.items()]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
 
@@ -62,6 +74,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--values", type=int, required=True, help="join columns are uniform in [1, VALUES]")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tick", type=int, default=TICK_MS, help="ms between two batches of events")
     parser.add_argument("topics", nargs="+", metavar="STREAM=TOPIC")
     given = parser.parse_args()
     topics = dict(item.split("=", 1) for item in given.topics)
@@ -69,6 +82,7 @@ def main() -> None:
     ordered = {"linger.ms": 2, "enable.idempotence": True, "log_level": 0}
     producer = Producer({"bootstrap.servers": given.bootstrap, **ordered})
     rng = np.random.default_rng(given.seed)
+    tick_s = given.tick / 1000
     began = time.monotonic()
     written, worst, names = 0, 0.0, list(topics)
     while True:
@@ -76,7 +90,7 @@ def main() -> None:
         if passed >= given.seconds:
             break
         due = int(passed * given.rate)
-        worst = max(worst, (due - written) / given.rate - TICK_SECONDS)
+        worst = max(worst, (due - written) / given.rate - tick_s)
         values = rng.integers(1, given.values + 1, (due - written, 2)).tolist()
         for pair in values:
             stream = names[written % len(names)]
@@ -90,7 +104,7 @@ def main() -> None:
                     producer.poll(0.1)
             written += 1
         producer.poll(0)
-        time.sleep(TICK_SECONDS)
+        time.sleep(tick_s)
     producer.flush(30)
     json.dump(
         {"events": written, "seconds": time.monotonic() - began, "latest_seconds": max(worst, 0.0)},
