@@ -81,7 +81,8 @@ class DistributedMigrations(PlanChanges):
         self._log = log
         self._metrics = metrics
         self._preparation = preparation
-        self._predecessor = predecessor
+        self._predecessor = predecessor  # until an epoch has passed the cut
+        self._in_force = predecessor is None
         self._writes_results = writes_results
         self._on_demand = on_demand
         self._speedometer = Speedometer()
@@ -125,23 +126,29 @@ class DistributedMigrations(PlanChanges):
 
     @property
     def prepares(self) -> bool:
-        """Whether the task is one of a version that is prepared, and has not come to the cut."""
-        return self._predecessor is not None and self._is_before_cut(self._engine.cut)
+        """Whether the task is one of a version that is prepared beside another, and has not come to the cut."""
+        former = self._predecessor
+        return former is not None and not former.over and self._is_before_cut(self._engine.cut)
 
     def _is_before_cut(self, ts: int) -> bool:
         """Whether an event time is before the cut at which this version takes over, or the cut is not known.
 
-        A task that writes no results is not held at the cut. Its next epoch goes beyond the cut at once: one that ended
-        there would cost a transaction, and have no results to send.
+        A task that writes results is held at the cut until the former version is over. All other epochs go beyond the
+        cut at once: one that ended there would cost a transaction, and have no results to send.
         """
-        cut = None if self._predecessor is None else self._predecessor.cut
-        return cut is None or ts < cut or (ts == cut and not self._writes_results)
+        former = self._predecessor
+        if former is None or (cut := former.cut) is None:
+            return True
+        return ts < cut or (ts == cut and (former.over or not self._writes_results))
 
     def look(self, committed: float, now: float) -> None:
         """Read the log, and answer proposals. A task that will end answers no more: the next version's task does."""
         view = self._control.view
-        if self._predecessor is not None and not self._takes_part(self._predecessor, view, now):
-            return
+        if self._predecessor is not None:
+            if not self._in_force and not self._takes_part(self._predecessor, view, now):
+                return
+            if not self._is_before_cut(self._engine.cut):
+                self._predecessor = None
         self._take(view)
         proposal = view.open
         if (
@@ -166,7 +173,7 @@ class DistributedMigrations(PlanChanges):
         if not predecessor.over:
             return False
         if view.incarnations.get(self._task) == self._incarnation:
-            self._predecessor = None
+            self._in_force = True
             self._log.info("plan taken over", version=self._version)
             return True
         if now - self._opened_s >= RESEND_S:
@@ -201,10 +208,11 @@ class DistributedMigrations(PlanChanges):
         return self._next is not None and cut >= self._next.cut
 
     def is_awaited(self, watermark: int) -> bool:
-        """Whether the epoch that ends at this watermark is the one in which the task comes to the cut."""
-        if self._predecessor is not None:
-            return self._is_before_cut(self._engine.cut) and not self._is_before_cut(watermark)
-        return self.ends_at(watermark)
+        """Whether the epoch that ends at this watermark is the one in which the task comes to a cut: that at which its
+        version begins, or the one at which it ends."""
+        if self._predecessor is not None and self._is_before_cut(self._engine.cut):
+            return not self._is_before_cut(watermark)
+        return super().is_awaited(watermark)
 
     def conclude(self, now: float) -> None:
         """Report that the task has committed everything up to the cut."""

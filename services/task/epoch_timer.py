@@ -46,7 +46,7 @@ class EpochTimer:
             least: the interval until the next one is at least so long.
         """
         self._soonest = now + min(now - self._began, MAX_GATHER_S)
-        self._regular = (self._began if self._requested else self._due) + max(self._every, least)
+        self._regular = max((self._began if self._requested else self._due) + max(self._every, least), now)
         self._due = max(self._regular, self._soonest)
         self._requested = False
 

@@ -10,6 +10,7 @@ from operators.data.statistics import EngineStatistics
 from operators.data.watermark import END
 from operators.distributed.feedback.feedback import has_feedback
 from operators.distributed.feedback.on_demand import PlanStart
+from operators.distributed.feedback.rehearsal import rehearse
 from operators.distributed.intake import SourceIntake
 from operators.distributed.lineage import TaskProductivity
 from operators.distributed.query_statistics import as_query_statistics
@@ -214,6 +215,8 @@ class OperatorTasks(TaskKind):
                 marked = start.sink.mark_end((edge.topic, partition) for partition in partitions)
                 notices |= read_back(start.spec.settings.clients, edge, partitions, channel, marked)
         cut = start.recovery.cut
+        if self._version.on_demand:
+            rehearse()
         return TaskFeedback(
             part,
             self._feedback,

@@ -171,6 +171,24 @@ def test_the_epoch_that_comes_to_the_cut_is_awaited(writes_results: bool, awaite
     assert not task.migrations.is_awaited(500), "it has come there, and an epoch that is held would end where it began"
 
 
+def test_the_first_results_of_a_plan_are_awaited() -> None:
+    """The task was held at the cut until the former version was over, and may have taken over since."""
+    former = SimpleNamespace(cut=150, over=False, limit=150)
+    task = Task(former, writes_results=True)
+    task.engine.cut = task.watermark = 150
+    assert (task.migrations.is_awaited(160), task.migrations.prepares) == (False, False)
+    former.over, former.limit = True, END
+    for _ in range(2):
+        assert [task.migrations.is_awaited(watermark) for watermark in (150, 151)] == [False, True]
+        assert not task.migrations.prepares, "epochs are no longer far apart"
+        task.watermark = 160
+        assert task.migrations.hurries
+        task.migrations.look(0.0, 0.0)
+    task.engine.cut = 160
+    task.migrations.look(0.0, 0.0)
+    assert (task.migrations.is_awaited(170), task.migrations.hurries) == (False, False)
+
+
 def test_a_task_hurries_to_the_end_of_its_plan() -> None:
     task = Task()
     task.prepared.ready = True

@@ -42,10 +42,22 @@ def test_a_hurried_epoch_keeps_the_interval_under_load() -> None:
     timer.epoch_began(10.5)
     timer.epoch_ended(11.25)
     timer.hurry()
-    assert timer.seconds_left(11.25) < 0
+    assert timer.seconds_left(11.25) <= 0
     timer.epoch_began(11.25)
     timer.epoch_ended(11.5)
     assert timer.seconds_left(11.5) == 0.25, "it hurries only once"
+
+
+def test_missed_epochs_are_not_made_up_for() -> None:
+    timer = EpochTimer(0.5, 10.0)
+    timer.epoch_began(10.5)
+    timer.epoch_ended(13.0)
+    timer.hurry()
+    assert timer.seconds_left(13.0) == 0
+    timer.epoch_began(13.0)
+    timer.epoch_ended(13.125)
+    timer.hurry()
+    assert timer.seconds_left(13.125) == 0.375
 
 
 def test_a_hurried_epoch_that_is_requested_begins_at_once() -> None:
