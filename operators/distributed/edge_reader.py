@@ -78,7 +78,7 @@ class EdgeReader:
     def restore_clocks(self, engine: Engine) -> None:
         """Set the engine's clocks to the values at which reading starts."""
         for channel, clock in enumerate(self._clocks):
-            engine.set_complete(self.stream, channel, NEVER)
+            engine.set_complete(self.stream, channel, 0)  # until the channel's task says more; time begins at 0
             if clock != NEVER:
                 engine.set_clock(self.stream, channel, clock)
 

@@ -210,9 +210,12 @@ class DistributedMigrations(PlanChanges):
     def is_awaited(self, watermark: int) -> bool:
         """Whether the epoch that ends at this watermark is the one in which the task comes to a cut: that at which its
         version begins, or the one at which it ends."""
-        if self._predecessor is not None and self._is_before_cut(self._engine.cut):
-            return not self._is_before_cut(watermark)
-        return super().is_awaited(watermark)
+        former, reached = self._predecessor, self._engine.cut
+        if former is None or not self._is_before_cut(reached):
+            return super().is_awaited(watermark)
+        # What is made on demand holds a task at the cut until it has come there.
+        comes_there = self._writes_results and former.cut is not None and reached < former.cut <= watermark
+        return comes_there or not self._is_before_cut(watermark)
 
     def conclude(self, now: float) -> None:
         """Report that the task has committed everything up to the cut."""

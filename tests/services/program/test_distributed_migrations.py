@@ -184,6 +184,8 @@ def test_the_first_results_of_a_plan_are_awaited() -> None:
         task.watermark = 160
         assert task.migrations.hurries
         task.migrations.look(0.0, 0.0)
+    task.engine.cut = 140
+    assert [task.migrations.is_awaited(watermark) for watermark in (149, 150)] == [False, True]
     task.engine.cut = 160
     task.migrations.look(0.0, 0.0)
     assert (task.migrations.is_awaited(170), task.migrations.hurries) == (False, False)

@@ -302,6 +302,25 @@ def test_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers
     assert [worker.stop() for worker in team] == [0, 0]
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("strategy", ["moving-state", "hybmig-bsc", "jisc"])
+def test_the_plan_changes_before_there_is_input(
+    strategy: str, topics: Topics, tmp_path: Path, workers: Workers
+) -> None:
+    case = Case.make(topics, tmp_path, FOUR)
+    feed, rng = Feed(case), random.Random(5)
+    team = [workers.start(case, *PLACED, "--plan", "(((A B) C) D)")]
+    workers.coordinator(case).wait_running()
+    spread(team, 3)
+    code, out, err = workers.migrate(case, "((A D) (B C))", strategy, "--wait", "--timeout", "30s").finish()
+    assert code == 0, err
+    assert out.count("changed at") == 3
+    send(feed, rng, 0, 100)
+    feed.finish(CLOSING)
+    assert_exact(case, Reader(case.bootstrap, case.sink), team[0])
+    assert team[0].stop() == 0
+
+
 TABLES = """
 CREATE STREAM a (k BIGINT, x BIGINT, at TIMESTAMP) WITH (topic = '{a}', format = 'json', timestamp = 'at');
 CREATE STREAM b (x BIGINT, y BIGINT, at TIMESTAMP) WITH (topic = '{b}', format = 'json', timestamp = 'at');
