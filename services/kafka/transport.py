@@ -65,10 +65,10 @@ FETCH_WAIT_MS = 100
 """How long the broker may hold a fetch that finds nothing. aiokafka has one fetch in flight per broker, so
 a partition that becomes wanted waits at most this long."""
 
-GATHER_S = 0.025
+GATHER_S = 0.005
 """After a fetch that found little, the next begins no sooner than this. Under a steady trickle the broker answers one
-fetch per record or so, and Faust needs about a millisecond for each, however little it brings. Latency hardly suffers:
-an epoch takes twice as long."""
+fetch per record or so, and Faust needs about a millisecond for each, however little it brings. At 5,000 events/s a
+worker answers after 62 ms (median) without this, 64 with 5 ms, 70 with 10 and 90 with 25."""
 
 MUCH_BYTES = 64 << 10
 """A fetch that found so much is followed by the next at once."""
