@@ -74,6 +74,10 @@ class SourceSelection:
             out[alias] = Tuples((alias,), ids[np.newaxis], ts, sources.expiry(alias, ids, ts))
         return out
 
+    def counts(self) -> tuple[int, ...]:
+        """Return how many tuples of each alias have passed its selections, in FROM order."""
+        return tuple(selected for _, selected in self._seen.values())
+
     def statistics(self, sources: Sources, alias: str, cut: int, span_ms: int) -> SourceStatistics:
         """Return the statistics of an alias when everything before `cut` has been processed.
 

@@ -54,10 +54,10 @@ def measure_links(sources: Sources, cut: int) -> tuple[LinkStatistics, ...]:
     )
 
 
-def sample(sources: Sources, alias: str, cut: int) -> I64:
-    """Return (m,) row ids of stored living tuples of an alias, evenly spaced; at most SAMPLED_ROWS are examined."""
+def sample(sources: Sources, alias: str, cut: int, count: int = SAMPLED_ROWS) -> I64:
+    """Return (m,) row ids of stored living tuples of an alias, evenly spaced; at most `count` are examined."""
     store = sources.store(alias)
-    rows = store.spaced_rows(SAMPLED_ROWS, sources.first_live_row(alias) if alias in sources.rows_windows else None)
+    rows = store.spaced_rows(count, sources.first_live_row(alias) if alias in sources.rows_windows else None)
     if sources.life[alias] < FOREVER:
         rows = rows[np.asarray(store.gather("_ts", rows).values >= np.int64(cut - sources.life[alias]))]
     if sources.shared(alias):

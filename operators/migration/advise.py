@@ -86,6 +86,8 @@ class Advice:
         predictions: The predictions for all strategies that can migrate the query, best first; those over a limit last.
         over: Per strategy that was left out, the limit that it exceeds.
         refused: Per strategy that cannot migrate the query, the reason.
+        exceeds: True if every strategy exceeds a limit, so that even the chosen one does.
+        pace: By what factor this machine is slower than the unit costs say; predicted times contain it.
     """
 
     strategy: str
@@ -93,6 +95,8 @@ class Advice:
     predictions: tuple[Prediction, ...]
     over: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    exceeds: bool = False
+    pace: float = 1.0
 
     @property
     def predicted(self) -> Prediction:
@@ -165,10 +169,11 @@ def advise(
             refused[name] = str(error)
     able = [name for name in PREFERENCE if name in STRATEGIES and name not in refused]
     costs = [CostOfMigration(query, old, new, one, executor=executor, load=load) for one in observed]
+    pace = max(cost.pace for cost in costs)
     predictions = {name: together([cost.prediction(name) for cost in costs]) for name in able}
     if running is not None and running in able and STRATEGIES[running].overlaps:
         reason = f"the {running} migration before it has not finished; any other strategy would wait for its end"
-        return Advice(running, reason, tuple(predictions.values()), {}, refused)
+        return Advice(running, reason, tuple(predictions.values()), {}, refused, pace=pace)
     held = sum(one.state_tuples for one in observed)
     usual_s = max(cost.slice_s for cost in costs)
     longest_s = max(goal.silence_s, SLICES * usual_s)
@@ -188,7 +193,7 @@ def advise(
         if equals:
             reason += f"; {' and '.join(equals)} would do about as well, and end no earlier"
     order = sorted(predictions.values(), key=lambda p: (p is not chosen, p.strategy in over, _KEYS[goal.prefer](p)))
-    return Advice(chosen.strategy, reason, tuple(order), over, refused)
+    return Advice(chosen.strategy, reason, tuple(order), over, refused, not left, pace)
 
 
 _WHY = {"work": "least work", "silence": "shortest silence", "memory": "fewest tuples beside the new plan's"}

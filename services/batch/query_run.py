@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from operators.autopilot.autopilot import Autopilot, Limits, Mode, why_not
 from operators.data.statistics import EngineStatistics
+from operators.data.watermark import END
 from operators.engine.engine import Engine
 from operators.engine.executors import cheapest_executor
 from operators.plan.choose import choose_plan, sample_statistics
@@ -20,6 +22,9 @@ from services.files.sinks import ResultWriter
 from services.files.sources import SourceFile
 from services.files.tables import Tables
 from services.spill.budget import SpillSetup
+
+LEAST_TUPLES = 8_192
+"""Least number of tuples, on average, that are processed between two looks of the autopilot."""
 
 
 class RunObserver(Protocol):
@@ -35,7 +40,12 @@ class RunObserver(Protocol):
 
 
 class Run(FileRun[Engine]):
-    """One run of one query over files."""
+    """One run of one query over files.
+
+    Attributes:
+        autopilot: adapts the plan; None where none does.
+        not_adapted: why the plan is not adapted although that was asked for; empty where it is.
+    """
 
     def __init__(
         self,
@@ -54,16 +64,18 @@ class Run(FileRun[Engine]):
         cleans: bool = True,
         progress: Callable[[int], None] | None = None,
         observer: RunObserver | None = None,
+        adapt: Mode | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Args: those of `FileRun`, and
         changes: plan changes during the run.
         feedback: let operators exchange feedback about results that are not demanded.
         cleans: produce the pending results of spilled state at the end; else they stay pending.
         observer: observes the engine during the run.
+        adapt: whether the plan is adapted; None for no.
+        limits: what its changes may do.
         """
-        super().__init__(
-            sources, outputs, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress
-        )
+        super().__init__(sources, outputs, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress)
         self.query = query
         self._plan = plan
         self._executor = executor
@@ -72,12 +84,17 @@ class Run(FileRun[Engine]):
         self._feedback = feedback
         self._cleans = cleans
         self._observer = observer
+        self._adapt = adapt
+        self._limits = limits
+        self.autopilot: Autopilot | None = None
+        self.not_adapted = ""
 
     def _engine(self, samples: Mapping[str, Batch]) -> Engine:
         """Choose plan and executor, unless given, from the first blocks. A given plan runs as the tree that it is."""
         statistics = sample_statistics(self.query, {**samples, **self._tables})
         plan = self._plan or choose_plan(self.query, statistics)
-        tree = self._plan is not None or bool(self._changes) or self._spill is not None
+        fixed = self._plan is not None or bool(self._changes) or self._spill is not None
+        tree = fixed or self._adapt is not None
         executor = self._executor or ("xjoin" if tree else cheapest_executor(self.query, plan, statistics))
         engine = Engine(
             self.query,
@@ -92,12 +109,27 @@ class Run(FileRun[Engine]):
         )
         for change in self._changes:
             engine.migrate(change.plan, change.strategy, change.cut, change.goal)
+        if self._adapt is not None:
+            self.not_adapted = why_not(engine)
+            self.autopilot = None if self.not_adapted else Autopilot(engine, self._limits, mode=self._adapt)
         return engine
 
     def _write(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
         if self._observer is not None:
             self._write_observed(self._observer, engine, writer, cut)
+        if self.autopilot is not None and cut < END:
+            for stop in self._looks(self.autopilot, engine, cut):
+                self._step(engine, writer, stop)
         self._step(engine, writer, cut)
+
+    def _looks(self, autopilot: Autopilot, engine: Engine, cut: int) -> range:
+        """Event times before a cut at which the autopilot looks, each after LEAST_TUPLES or more, on average."""
+        if self._feed is None or self._feed.earliest is None:
+            return range(0)
+        begin = max(engine.cut, self._feed.earliest)
+        pieces = min((cut - begin) // autopilot.apart_ms, engine.pending_tuples // LEAST_TUPLES)
+        step = -(-(cut - begin) // max(pieces, 1))
+        return range(begin + step, cut, max(step, 1))
 
     def _write_observed(self, observer: RunObserver, engine: Engine, writer: ResultWriter, cut: int) -> None:
         """Advance towards a cut in the steps that the observer chooses."""
@@ -111,6 +143,8 @@ class Run(FileRun[Engine]):
     def _step(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
         writer.write(engine.advance(cut))
         self._write_cleaned(engine, writer)
+        if self.autopilot is not None and cut < END:
+            self.autopilot.observe()
 
     def _clean(self, engine: Engine, writer: ResultWriter) -> None:
         """Produce the pending results, unless another command will (`weir cleanup`)."""

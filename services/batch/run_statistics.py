@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from operators.autopilot.autopilot import Autopilot
 from operators.data.statistics import MESSAGES, EdgeStatistics, EngineStatistics, SpillStatistics
 from operators.data.watermark import END
 from operators.engine.engine import Engine
@@ -63,11 +64,14 @@ class RunStatistics:
         self._input_tuples = engine.input_tuples
 
 
-def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> bytes:
+def stats_json(
+    run: RunStatistics, task: Engine, engine: EngineStatistics, autopilot: Autopilot | None = None
+) -> bytes:
     """The statistics file: one JSON object, always with all keys. `plan` is the last plan.
 
     Args:
         engine: the statistics of `task`, with those of a later cleanup where there was one.
+        autopilot: what adapted the plan; None where nothing did.
     """
     document: dict[str, Any] = {
         **_counts(run, engine),
@@ -101,6 +105,7 @@ def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics) -> by
             }
             for record in task.migrations
         ],
+        "adaptations": [] if autopilot is None else [one.document() for one in autopilot.adaptations],
         "feedback": _feedback(engine.feedback),
         "spill": _spill(engine.spill),
         "timeline": run.timeline,
@@ -141,6 +146,7 @@ def group_stats_json(run: RunStatistics, engine: GroupStatistics) -> bytes:
             for part in engine.runners
         ],
         "migrations": [],
+        "adaptations": [],
         "feedback": _feedback(engine.feedback),
         "spill": _spill(None),
         "timeline": run.timeline,
@@ -219,6 +225,11 @@ def outcome_lines(task: Engine) -> list[str]:
         extra = record.counters.peak_extra_tuples
         lines.append(f"  measured  {_figures(record.longest_silence_s, record.comparisons, extra, until)}")
     return lines
+
+
+def decision_lines(autopilot: Autopilot | None) -> list[str]:
+    """For people: every decision about the plan that was made or nearly made, with its event time."""
+    return [] if autopilot is None else [f"{format_iso(one.at)} {one.line()}" for one in autopilot.adaptations]
 
 
 def _of_prediction(prediction: Prediction) -> tuple[float, float, float, float]:

@@ -28,6 +28,9 @@ import pyarrow as pa
 
 import operators.kernels
 import schemas.codecs.kernels
+from operators.autopilot.evidence import Arrivals, Evidence
+from operators.autopilot.join_sample import Share
+from operators.autopilot.search import cheapest_of_order, cheapest_plan, price
 from operators.data.tuples import FOREVER, Tuples
 from operators.engine.engine import Engine
 from operators.feedback.blacklist import Blacklist
@@ -204,6 +207,7 @@ def _steps() -> list[tuple[str, Callable[[], object]]]:
         *((f"a group of queries, {order}", partial(_run_group, order)) for order in (*ORDERS, ADAPTIVE)),
         ("feedback", _feedback),
         ("spill", _spill),
+        ("search for plans", _plans),
     ]
 
 
@@ -304,6 +308,16 @@ def _spill() -> None:
     loops = SideState(("A", "B"), FOREVER, hashed=False, int_terms=1, float_terms=1)
     loops.insert(tuples, None, numbers[np.newaxis], numbers[np.newaxis].astype(np.float64))
     loops.take_out(numbers % 2 == 0)
+
+
+def _plans() -> None:
+    """The search for the cheapest plan, by subsets and by intervals."""
+    query = parse_program(_STREAMS + f"{_ALL} WINDOW RANGE 1 SECOND WHERE A.k = B.k AND B.v = C.v").queries[0]
+    share = Share(-1.0, -1.0, 0.1, ROWS)
+    pairs = {frozenset("AB"): share, frozenset("BC"): share}
+    known = Evidence(query, {alias: Arrivals(1.0, 1.0, 0.1) for alias in "ABC"}, pairs, frozenset(pairs))
+    price(known, cheapest_plan(known, parse_plan(_PLANS[0], query)))
+    cheapest_of_order(known, ("A", "B", "C"))
 
 
 def _rows(stream: Stream, seed: int) -> list[bytes]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from operators.plan.plan import parse_plan
 from schemas import refusals
+from schemas.durations import parse_duration
 from schemas.query import Query
 from services.commands.query_options import Switch
-from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
+from services.commands.run.options import Adapt, Cleanup, ExecutorChoice, RunOptions
 from services.commands.run.terminal import ending, read_progress, report
 from services.files.query_files import source_paths, table_paths
 from services.process import memory as memory_use
@@ -38,12 +39,13 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
     if options.memory is not None:
         memory_use.choose_arrow_pool()
     # Imported here: the engine and Arrow take most of a second, which a wrong argument need not wait for.
+    from operators.autopilot.autopilot import Limits
     from operators.migration.advise import Goal
     from schemas.codecs.encode import check_output_names
     from services.batch.file_run import Outputs
     from services.batch.plan_changes import parse_plan_change
     from services.batch.query_run import Run
-    from services.batch.run_statistics import idle_migrations, outcome_lines, stats_json
+    from services.batch.run_statistics import decision_lines, idle_migrations, outcome_lines, stats_json
     from services.files.sinks import LineSink, check_outputs
     from services.files.sources import SourceFile
     from services.files.tables import read_tables
@@ -51,6 +53,7 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
 
     executor = options.executor or ExecutorChoice.XJOIN
     goal = Goal(prefer=options.prefer.value)
+    bounds = Goal(options.prefer.value, parse_duration(options.max_silence) / 1000, options.max_extra_memory)
     changes = [parse_plan_change(change, query, executor, goal) for change in options.migrate or []]
     check_output_names(query)
     feedback = options.jit is Switch.ON
@@ -82,6 +85,8 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
                 spill=spilling,
                 cleans=cleanup is Cleanup.LOCAL,
                 progress=shown,
+                adapt=None if options.adapt is Adapt.OFF else options.adapt.value,
+                limits=Limits(bounds),
             )
             with ending(job):
                 engine = job.run()
@@ -93,14 +98,17 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
                 counters = _save_pending(engine, spilling.blocks, options.query, sinks["--out"], spark)
                 job.statistics.seconds += time.perf_counter() - began
             if "--stats" in sinks:
-                sinks["--stats"].write(stats_json(job.statistics, engine, counters))
+                sinks["--stats"].write(stats_json(job.statistics, engine, counters, job.autopilot))
             for sink in sinks.values():
                 sink.close()
     report(job, counters, str(engine.plan), options)
     for note in idle_migrations(job.statistics, engine):
         print(f"weir: --migrate: {note}", file=sys.stderr)
+    if job.not_adapted:
+        print(f"weir: --adapt {options.adapt}: the plan stays, since {job.not_adapted}", file=sys.stderr)
     if options.verbose:
-        print(*(f"weir: {line}" for line in outcome_lines(engine)), sep="\n", end="\n" * bool(changes), file=sys.stderr)
+        for line in outcome_lines(engine) + decision_lines(job.autopilot):
+            print(f"weir: {line}", file=sys.stderr)
 
 
 def _save_pending(

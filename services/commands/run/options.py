@@ -31,6 +31,14 @@ class Preference(StrEnum):
     MEMORY = "memory"
 
 
+class Adapt(StrEnum):
+    """Whether Weir changes the plan when the data change."""
+
+    ON = "on"
+    ADVISE = "advise"
+    OFF = "off"
+
+
 class Cleanup(StrEnum):
     """Which process produces the pending results of spilled state."""
 
@@ -148,6 +156,33 @@ class RunOptions:
             ),
         ),
     ] = None
+    adapt: Annotated[
+        Adapt,
+        typer.Option(
+            envvar="WEIR_ADAPT",
+            help=(
+                "Whether Weir changes the plan when rates or selectivities change and that pays: on, advise (it only "
+                "reports what it would do, with -v and in --stats) or off. Results stay the same."
+            ),
+        ),
+    ] = Adapt.OFF
+    max_silence: Annotated[
+        str,
+        typer.Option(
+            envvar="WEIR_MAX_SILENCE",
+            metavar="DURATION",
+            help="With --adapt: the longest pause that a change of plans may cause.",
+        ),
+    ] = "100ms"
+    max_extra_memory: Annotated[
+        float,
+        typer.Option(
+            envvar="WEIR_MAX_EXTRA_MEMORY",
+            metavar="SHARE",
+            min=0.0,
+            help="With --adapt: the tuples that a change of plans may hold beside the states, as a share of theirs.",
+        ),
+    ] = 1.0
     prefer: Annotated[
         Preference,
         typer.Option(

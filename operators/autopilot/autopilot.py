@@ -1,0 +1,304 @@
+"""`Autopilot` finds a better plan for a running engine, weighs the change, makes it, and checks what came of it.
+
+The caller calls `observe` after each epoch. What it decides depends on the tuples and on when it is called, not on a
+clock: what measuring and plans cost is counted in the unit costs of `operators.migration.sizes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from operators.autopilot.adaptation import Adaptation, Effect
+from operators.autopilot.drift import Watch
+from operators.autopilot.evidence import Evidence, measure, with_joint
+from operators.autopilot.join_sample import JoinSample
+from operators.autopilot.pace import LOOKS_PER_WINDOW, MEASURE_ROW_S, MEASURE_S, Pace
+from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, paid, verdict
+from operators.autopilot.search import cheapest_plan, price, same_tree
+from operators.data.tuples import FOREVER
+from operators.engine.engine import Engine, Work
+from operators.migration.advise import Advice, Goal, advise
+from operators.migration.schedule import MigrationRecord
+from operators.migration.sizes import CALL_S, ENTER_S, MAKE_S, PROBE_S, SCAN_S, SLICE_S
+from operators.migration.strategies import AUTO, strategy_of
+from operators.plan.plan import Plan
+
+Mode = Literal["on", "advise"]
+
+SAMPLED_ROWS = 2_048
+"""Rows per alias that a measurement joins."""
+
+RECENT = 4
+"""What has come within this part of the longest window is recent."""
+
+LEAST_RECENT_MS = 1
+
+ROUNDS = 4
+"""Most times that a cheaper plan's sub-plans are measured, and the search repeated with them."""
+
+KEPT = 1_000
+"""Decisions that are kept; the oldest go first."""
+
+SETTLED_WINDOWS = 0.25
+"""How long after the end of a change its outcome is measured, and what is measured before a change, in windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What changes may do, and by what they are decided.
+
+    Attributes:
+        goal: what the choice of a strategy minimizes, and the limits of its silence and its extra tuples.
+        terms: when a change pays.
+    """
+
+    goal: Goal = field(default_factory=Goal)
+    terms: Terms = field(default_factory=Terms)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A change that has been made, whose outcome is not known yet."""
+
+    record: MigrationRecord
+    before_s: float | None
+    made: Adaptation | None = None
+    ended: Work | None = None
+
+
+class Autopilot:
+    """Adapts the plan of one engine.
+
+    Args:
+        engine: a tree of binary joins (`why_not`).
+        mode: `advise` decides and records, and changes nothing.
+        change: makes a change of plans; None to ask the engine itself. It returns whether the change is under way.
+        look_always: measure at every call, however much that costs; for tests.
+
+    Attributes:
+        adaptations: the decisions, oldest first.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits | None = None,
+        *,
+        mode: Mode = "on",
+        change: Callable[[Plan, int, Goal], bool] | None = None,
+        look_always: bool = False,
+    ) -> None:
+        self.adaptations: deque[Adaptation] = deque(maxlen=KEPT)
+        self._engine = engine
+        self._limits = limits or Limits()
+        self._mode = mode
+        self._change = change
+        self._look_always = look_always
+        self._first = engine.plan
+        self._account = Account()
+        self._prices: Prices | None = None
+        self._best = engine.plan
+        self._evidence: Evidence | None = None
+        self._watch = Watch()
+        self._window_ms = _longest_window_ms(engine)
+        aliases = len(engine.query.sources)
+        self._pace = Pace(self._window_ms, aliases * (MEASURE_S + SAMPLED_ROWS * MEASURE_ROW_S))
+        self._advice: Advice | None = None
+        self._reason = ""
+        self._at: int | None = None
+        self._drifted = False
+        self._pending: _Pending | None = None
+        self._looks: deque[Work] = deque(maxlen=2 * LOOKS_PER_WINDOW)
+
+    @property
+    def apart_ms(self) -> int:
+        """The least event time between two looks."""
+        return self._pace.apart_ms
+
+    def observe(self) -> None:
+        """Look at the engine, if it is time; measure, if that is worth it; change the plan, if that pays."""
+        engine, at = self._engine, self._engine.cut
+        if at <= 0 or (self._at is not None and at <= self._at):
+            return
+        if self._at is not None:
+            passed = min(at - self._at, self._window_ms) / 1000
+            if self._prices is not None:
+                self._account = accrue(self._account, self._prices, passed, self._limits.terms)
+        self._at = at
+        work = engine.work
+        self._pace.work(_seconds(work, len(engine.query.sources) - 1))
+        looks = self._pace.looks(at) or self._look_always
+        if looks:
+            self._settle(work)
+            self._looks.append(work)
+            self._drifted = self._watch.drifted(work)
+        if self._is_changing():
+            return
+        expected = self._drifted or self._prices is None or is_better(self._prices, self._limits.terms)
+        if looks and (self._look_always or self._pace.measures(at, expected=expected)):
+            self._measure()
+        self._decide()
+
+    def _is_changing(self) -> bool:
+        """Return whether a change is under way that another one may not overlap."""
+        open_ones = [record for record in self._engine.migrations if record.open]
+        return any(r.began_at is None or not strategy_of(r.strategy).overlaps for r in open_ones)
+
+    def _measure(self) -> None:
+        """Measure anew, and find the best plan."""
+        engine = self._engine
+        recent_ms = max(self._window_ms // RECENT, LEAST_RECENT_MS)
+        sampled = JoinSample(engine.sources, engine.cut, recent_ms, SAMPLED_ROWS)
+        evidence = measure(engine.sources, sampled, recent_ms)
+        if evidence is None:
+            return
+        self._watch.rebase()
+        best = engine.plan
+        for _ in range(ROUNDS):
+            evidence = with_joint(evidence, sampled, (engine.plan, best))
+            found = cheapest_plan(evidence, engine.plan)
+            if same_tree(found, best):
+                break
+            best = found
+        self._evidence, self._best = evidence, best
+        self._prices = self._priced(evidence)
+        self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
+        self._reason = ""
+
+    def _priced(self, evidence: Evidence) -> Prices:
+        running, best = price(evidence, self._engine.plan), price(evidence, self._best)
+        error = 0.0
+        if best < running:
+            for other in evidence.varied():
+                error += (price(other, self._engine.plan) - price(other, self._best) - running + best) ** 2
+        return Prices(running, best, price(evidence, self._first), math.sqrt(error))
+
+    def _advise(self) -> Advice:
+        """Choose a strategy for the change to the best plan, and predict its cost."""
+        engine = self._engine
+        return advise(
+            engine.query,
+            engine.plan,
+            self._best,
+            [engine.statistics(links=True)],
+            executor=engine.executor,
+            goal=self._limits.goal,
+            load=engine.load,
+            running=next((record.strategy for record in engine.migrations if record.open), None),
+        )
+
+    def _decide(self) -> None:
+        """Change to the best plan if that has paid; keep a record of a decision that is new or has changed."""
+        prices, evidence, advice, terms = self._prices, self._evidence, self._advice, self._limits.terms
+        if prices is None or evidence is None or advice is None or not is_better(prices, terms):
+            return
+        cost_s = advice.predicted.work_s / advice.pace
+        found = verdict(self._account, prices, cost_s, terms)
+        reason, made = found.reason, found.change
+        if made and advice.exceeds:
+            reason, made = f"{advice.strategy}: {advice.reason}", False
+        if made and self._mode == "advise":
+            reason, made = f"advised, not made: {reason}", False
+            self._account = replace(self._account, excess=0.0)
+        if made:
+            made = self._make(cost_s)
+        if made or reason != self._reason:
+            self._record(advice, prices, evidence, reason, made)
+
+    def _make(self, cost_s: float) -> bool:
+        """Change to the best plan; return whether that is under way."""
+        engine, best = self._engine, self._best
+        if self._change is not None:
+            if not self._change(best, engine.cut, self._limits.goal):
+                return False
+        else:
+            engine.migrate(best, AUTO, engine.cut, self._limits.goal)
+            since = engine.cut - SETTLED_WINDOWS * self._window_ms
+            recent = [look for look in self._looks if look.cut >= since]
+            recent = recent if len(recent) > 1 else [*self._looks][-2:]
+            self._pending = _Pending(engine.migrations[-1], _seconds_per_tuple(recent))
+        self._account = paid(self._account, cost_s)
+        self._prices = self._advice = None
+        return True
+
+    def _record(self, advice: Advice, prices: Prices, evidence: Evidence, reason: str, made: bool) -> None:
+        """Keep the decision. One that was not made is replaced by the next one about the same change."""
+        engine, self._reason = self._engine, reason
+        predicted = Effect(
+            (prices.running - prices.best) / prices.running, advice.predicted.work_s, advice.predicted.silence_s
+        )
+        known = {alias: (one.rate, math.exp(math.sqrt(one.variance))) for alias, one in evidence.arrivals.items()}
+        for shares in (evidence.pairs, evidence.joint):
+            for aliases, share in shares.items():
+                name = " ".join(s.alias for s in engine.query.sources if s.alias in aliases)
+                known[name] = math.exp(share.log), math.exp(math.sqrt(share.variance))
+        made_now = Adaptation(
+            engine.cut, made, str(engine.plan), str(self._best), advice.strategy, reason, known, predicted
+        )
+        if self.adaptations:
+            last = self.adaptations[-1]
+            if not last.made and (last.from_plan, last.to_plan) == (made_now.from_plan, made_now.to_plan):
+                self.adaptations.pop()
+        self.adaptations.append(made_now)
+        if made and self._pending is not None:
+            self._pending.made = made_now
+
+    def _settle(self, now: Work) -> None:
+        """Find out what came of the last change, once it is over and the window shows it."""
+        pending = self._pending
+        if pending is None or pending.record.finished_at is None:
+            return
+        if pending.ended is None:
+            pending.ended = now
+            return
+        if now.cut - pending.ended.cut < SETTLED_WINDOWS * self._window_ms:
+            return
+        after_s = _seconds_per_tuple([pending.ended, now])
+        self._pending = None
+        record, made = pending.record, pending.made
+        if after_s is None or not pending.before_s or made is None or made not in self.adaptations:
+            return
+        cost_s = record.comparisons * MAKE_S
+        self.adaptations[self.adaptations.index(made)] = replace(
+            made,
+            strategy=record.strategy,
+            measured=Effect(1 - after_s / pending.before_s, cost_s, record.longest_silence_s),
+        )
+
+
+def _seconds_per_tuple(looks: list[Work]) -> float | None:
+    """Return the processing time per tuple between the first and the last of some looks; None without a clock."""
+    if len(looks) < 2:
+        return None
+    tuples = looks[-1].tuples - looks[0].tuples
+    busy_s = looks[-1].busy_s - looks[0].busy_s
+    return busy_s / tuples if tuples > 0 and busy_s > 0 else None
+
+
+def _seconds(work: Work, joins: int) -> float:
+    """Return the work of so many joins in seconds of one core, by the unit costs."""
+    calls = work.slices * (SLICE_S + joins * CALL_S)
+    return calls + work.tuples * (ENTER_S + PROBE_S) + work.comparisons * SCAN_S + work.made * MAKE_S
+
+
+def why_not(engine: Engine) -> str:
+    """Return why the plan of an engine is not adapted; empty if it is."""
+    query = engine.query
+    if query.subtracted:
+        return "EXCEPT subtracts in the order that was chosen at the start"
+    if len(query.sources) < 3:
+        return "a join of two inputs has one plan"
+    if engine.executor != "xjoin":
+        return f"{engine.executor} keeps no tree of joins"
+    if engine.spills:
+        return "a change of plans with a memory budget reads back all that was spilled, which is not priced"
+    return ""
+
+
+def _longest_window_ms(engine: Engine) -> int:
+    lives = [life for life in engine.sources.life.values() if life < FOREVER // 2]
+    return max(lives, default=60_000)

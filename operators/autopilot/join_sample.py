@@ -1,0 +1,205 @@
+"""Joins samples of the living tuples, to measure selectivities that no running operator shows: `JoinSample`.
+
+Rows of each alias are drawn evenly from its window and joined with each other as a plan would join them. Of the
+combinations only those count whose latest component is recent. They show what the query makes now; combinations of old
+tuples show what it made before the data changed. Estimating join sizes by joining samples: Haas, Naughton, Seshadri,
+Swami (1996); choosing plans by it: Wu, Naughton, Singh (SIGMOD 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.data.evaluate import holds
+from operators.data.keys import key_hashes
+from operators.engine.selectivity import sample
+from operators.kernels.hashing import mix_words
+from operators.plan.plan import Leaf, Plan
+from operators.plan.predicates import JoinCondition, conjuncts, join_condition
+from operators.state.sources import Sources
+from schemas.columns import I64, Mask
+from schemas.query import Expr
+
+MOST_MATCHES = 4_096
+"""Matches of a join that are kept; of more, as many are drawn evenly."""
+
+DRAWN_COMBINATIONS = 4_096
+"""Combinations on which predicates without a key are evaluated."""
+
+UNSEEN = 2.0
+"""The variance of the logarithm of a share of which no match was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The join of samples.
+
+    Attributes:
+        aliases: of the components.
+        rows: (k, m) row ids.
+        weight: combinations for which each of the m stands.
+        key_matches: combinations that agree in the keys of the last join, before its other predicates.
+    """
+
+    aliases: tuple[str, ...]
+    rows: I64
+    weight: float
+    key_matches: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of combinations that satisfy the predicates among some aliases.
+
+    Attributes:
+        log: its natural logarithm.
+        log_key: that of the share that agrees in the keys of the last join.
+        variance: the expected squared error of `log`.
+        matches: combinations seen.
+    """
+
+    log: float
+    log_key: float
+    variance: float
+    matches: int
+
+
+class JoinSample:
+    """Samples of all windows of a query at one time.
+
+    Args:
+        cut: everything before it has been processed.
+        recent_ms: tuples with a ts from `cut - recent_ms` on are recent.
+        count: rows per alias.
+    """
+
+    def __init__(self, sources: Sources, cut: int, recent_ms: int, count: int) -> None:
+        self.cut = cut
+        self._sources = sources
+        self._predicates = conjuncts(sources.query)
+        self._rows: dict[str, I64] = {}
+        self._examined: dict[str, int] = {}
+        self._recent: dict[str, Mask] = {}
+        self._kept: dict[Plan, Sampled] = {}
+        for source in sources.query.sources:
+            rows = sample(sources, source.alias, cut, count)
+            ts = np.asarray(sources.store(source.alias).gather("_ts", rows).values)
+            self._rows[source.alias] = rows
+            self._examined[source.alias] = min(count, sources.living(source.alias, cut))
+            self._recent[source.alias] = (ts >= cut - recent_ms) & (not source.is_table)
+
+    def rows(self, alias: str) -> int:
+        """Return how many rows of an alias are in the sample."""
+        return len(self._rows[alias])
+
+    def examined(self, alias: str) -> int:
+        """Return about how many living rows were examined for them, before the alias's selections."""
+        return self._examined[alias]
+
+    def condition(self, left: tuple[str, ...], right: tuple[str, ...]) -> JoinCondition:
+        """Return the predicates between two sides, written or implied."""
+        return join_condition(self._predicates, left, right, self._sources.equalities)
+
+    def share(self, plan: Plan) -> Share | None:
+        """Measure the share of a sub-plan's combinations; None where the sample has no recent combination."""
+        combinations = self._combinations(plan.aliases)
+        if combinations <= 0:
+            return None
+        joined = self._joined(plan)
+        recent = self._has_recent(joined)
+        matches = int(np.count_nonzero(recent))
+        share = max(matches, 0.5) * joined.weight / combinations
+        key = share
+        if len(recent) and joined.key_matches > len(recent) * joined.weight:
+            key = share * joined.key_matches / (len(recent) * joined.weight)
+        elif not len(recent) and joined.key_matches:
+            key = joined.key_matches / math.prod(self.rows(alias) for alias in plan.aliases)
+        variance = _variance(joined.rows[:, recent]) if matches else UNSEEN
+        return Share(math.log(min(share, 1.0)), math.log(min(max(key, share), 1.0)), variance, matches)
+
+    def _combinations(self, aliases: tuple[str, ...]) -> float:
+        """Count the combinations of sampled rows whose latest component is recent."""
+        every = math.prod(float(len(self._rows[alias])) for alias in aliases)
+        old = math.prod(float(np.count_nonzero(~self._recent[alias])) for alias in aliases)
+        return every - old
+
+    def _has_recent(self, joined: Sampled) -> Mask:
+        found = np.zeros(joined.rows.shape[1], np.bool_)
+        for alias, rows in zip(joined.aliases, joined.rows, strict=True):
+            found |= self._recent[alias][np.searchsorted(self._rows[alias], rows)]
+        return found
+
+    def _joined(self, plan: Plan) -> Sampled:
+        if isinstance(plan, Leaf):
+            return Sampled((plan.alias,), self._rows[plan.alias][np.newaxis], 1.0, 0.0)
+        if plan not in self._kept:
+            self._kept[plan] = self._join(self._joined(plan.left), self._joined(plan.right))
+        return self._kept[plan]
+
+    def _join(self, left: Sampled, right: Sampled) -> Sampled:
+        condition = self.condition(left.aliases, right.aliases)
+        aliases = left.aliases + right.aliases
+        pairs, weight, predicates = (
+            self._by_key(left, right, condition) if condition.keys else self._drawn(left, right, condition)
+        )
+        rows = np.concatenate([left.rows[:, pairs[0]], right.rows[:, pairs[1]]])
+        weight *= left.weight * right.weight
+        key_matches = rows.shape[1] * weight
+        if predicates and rows.shape[1]:
+            resolve = self._sources.resolver(aliases, np.ascontiguousarray(rows))
+            good = np.ones(rows.shape[1], np.bool_)
+            for predicate in predicates:
+                good &= holds(predicate, resolve, rows.shape[1])
+            rows = rows[:, good]
+        return Sampled(aliases, rows, weight, key_matches)
+
+    def _by_key(self, left: Sampled, right: Sampled, condition: JoinCondition) -> tuple[I64, float, tuple[Expr, ...]]:
+        """Return (2, m) positions of pairs with equal keys, for how many each stands, and what is left to test."""
+        found = []
+        for side, tuples in enumerate((left, right)):
+            n = tuples.rows.shape[1]
+            resolve = self._sources.resolver(tuples.aliases, np.ascontiguousarray(tuples.rows))
+            hashes, valid = key_hashes([term.operand(side).values(resolve, n) for term in condition.keys])
+            at = np.arange(n) if valid is None else np.flatnonzero(valid)
+            found.append((at, hashes[at]))
+        (left_at, left_keys), (right_at, right_keys) = found
+        order = np.argsort(right_keys, kind="stable")
+        ordered = right_keys[order]
+        begin = np.searchsorted(ordered, left_keys, side="left")
+        count = np.searchsorted(ordered, left_keys, side="right") - begin
+        ends = np.cumsum(count)
+        matches = int(ends[-1]) if len(ends) else 0
+        step = max(1, -(-matches // MOST_MATCHES))
+        numbers = np.arange(step // 2, matches, step, dtype=np.int64)
+        of = np.searchsorted(ends, numbers, side="right")
+        partner = order[begin[of] + numbers - (ends[of] - count[of])] if len(numbers) else numbers
+        return np.array([left_at[of], right_at[partner]]), float(step), condition.residual
+
+    def _drawn(self, left: Sampled, right: Sampled, condition: JoinCondition) -> tuple[I64, float, tuple[Expr, ...]]:
+        """The same of pairs without a key: all pairs if they are few, else as many drawn by a counter."""
+        n, m = left.rows.shape[1], right.rows.shape[1]
+        pairs = n * m
+        if pairs <= DRAWN_COMBINATIONS:
+            numbers = np.arange(pairs, dtype=np.int64)
+        else:
+            counter = np.arange(DRAWN_COMBINATIONS, dtype=np.uint64) + np.uint64(len(left.aliases) << 32)
+            numbers = (mix_words(counter) % np.uint64(pairs)).astype(np.int64)
+        weight = max(pairs / max(len(numbers), 1), 1.0)
+        return np.array([numbers // max(m, 1), numbers % max(m, 1)]), weight, condition.predicates
+
+
+def _variance(rows: I64) -> float:
+    """Estimate the variance of the logarithm of a count of (k, m) matches.
+
+    Rows are drawn independently, so matches that have a component in common are one observation of it: the relative
+    variance is at least the sum of squares of the matches per row over the square of all matches, for each component.
+    """
+    m = rows.shape[1]
+    largest: float = 1.0 / m
+    for component in rows:
+        _, count = np.unique(component, return_counts=True)
+        largest = max(largest, float((count.astype(np.float64) ** 2).sum() / m**2))
+    return largest

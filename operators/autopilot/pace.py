@@ -1,0 +1,84 @@
+"""When to look at the counters and when to measure anew, so that neither costs more than a share of the work: `Pace`.
+
+A look compares counters that the engine has anyway; it finds drift of rates, and of selectivities that change the work
+of the running plan. A measurement joins samples; it finds all else. Both have budgets in units of work that has been
+done. After a look that finds drift, a measurement may use what has been saved up.
+"""
+
+from __future__ import annotations
+
+LOOK_S = 20e-6
+"""The work of a look, in seconds of one core."""
+
+MEASURE_S = 300e-6
+"""The work of a measurement per predicate, in seconds of one core, and beside it MEASURE_ROW_S per sampled row."""
+
+MEASURE_ROW_S = 200e-9
+
+LOOK_SHARE = 0.003
+MEASURE_SHARE = 0.005
+"""The shares of all work that looks and measurements may take."""
+
+SAVED = 4.0
+"""The most measurements that can be saved up for drift; regular ones leave all but one."""
+
+LOOKS_PER_WINDOW = 8
+"""Looks are at least this part of the longest window apart, and measurements without drift a whole window."""
+
+FIRST_SHARE = 0.25
+"""The first measurement waits for this share of the longest window."""
+
+
+class Pace:
+    """Decides when to look and when to measure.
+
+    Args:
+        window_ms: the longest window.
+        measure_s: what a measurement takes, in seconds of one core.
+
+    Attributes:
+        apart_ms: looks are at least so far apart.
+    """
+
+    def __init__(self, window_ms: int, measure_s: float) -> None:
+        self.apart_ms = max(window_ms // LOOKS_PER_WINDOW, 1)
+        self._window_ms = window_ms
+        self._measure_s = measure_s
+        self._looked: int | None = None
+        self._measured: int | None = None
+        self._first: int | None = None
+        self._done_s = 0.0
+        self._to_look_s = 0.0
+        self._to_measure_s = SAVED * measure_s
+
+    def work(self, done_s: float) -> None:
+        """Note how much work the query has done so far, in seconds of one core."""
+        seconds, self._done_s = done_s - self._done_s, done_s
+        self._to_look_s += seconds * LOOK_SHARE
+        self._to_measure_s = min(self._to_measure_s + seconds * MEASURE_SHARE, SAVED * self._measure_s)
+
+    def looks(self, at: int) -> bool:
+        """Return whether to look at this event time, and note that it is done."""
+        poor = self._measured is not None and self._to_look_s < LOOK_S
+        if self._looked is not None and (at - self._looked < self.apart_ms or poor):
+            return False
+        self._looked, self._to_look_s = at, 0.0
+        return True
+
+    def measures(self, at: int, *, expected: bool) -> bool:
+        """Return whether to measure at this event time, and note that it is done.
+
+        Args:
+            expected: something has drifted, a better plan is known, or no plan's price.
+        """
+        self._first = at if self._first is None else self._first
+        if at - self._first < FIRST_SHARE * self._window_ms:
+            return False
+        if self._measured is not None:
+            apart_ms = self.apart_ms if expected else self._window_ms
+            kept_s = self._measure_s * (1.0 if expected else SAVED)
+            if at - self._measured < apart_ms or self._to_measure_s < kept_s:
+                return False
+        self._measured = at
+        self._to_measure_s -= self._measure_s
+        return True

@@ -1,0 +1,144 @@
+"""When a better plan pays for the change to it: `accrue` and `verdict`, pure functions of frozen numbers.
+
+**Renting and buying.** While a better plan is known, its advantage is added up: the *excess*, in seconds of one core.
+The change is made when the excess has reached `Terms.factor` times what the change costs. This is the rule of the ski
+rental problem (Karlin, Manasse, Rudolph, Sleator 1988). Against a clairvoyant who has the best plan at all times and
+pays each change as well, with `factor` 1:
+
+    Between two of its changes the clairvoyant has one plan. Weir pays at most one change cost C of excess until it
+    changes to this plan, and C for the change, where the clairvoyant pays C for its change. So what Weir pays beyond
+    the work of the best plans is at most twice what the clairvoyant pays, plus the excess of one look each.
+
+**A limit for data made to fool it.** An adversary that makes another plan the best whenever a change has just been paid
+forces two change costs per flip, which never changing would save. So changes away from the plan with which the query
+began have an allowance: `Terms.allowance` of what that first plan would have taken so far, plus GRACE round trips. The
+account contains what changes have cost and what they have saved against it. A change is refused if the account would
+exceed the allowance after a whole round trip; a change back to a plan that is at least as good as the first one never
+is. Hence:
+
+    work with changes <= (1 + allowance) * work of the first plan + GRACE * round trip
+
+    Between two changes the account falls by at most the excess at which the change back is made, which is part of the
+    round trip that was reserved. The account is exact as far as prices are; errors of prices are those of the model.
+
+**Evidence.** A difference of prices counts only while it exceeds Terms.errors of its own standard errors and
+Terms.least of the running plan's price. Without a significant difference the excess is forgotten: there was none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+GRACE = 2.0
+"""Round trips that may be lost to learn whether changes pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what a change is decided.
+
+    Attributes:
+        factor: the excess, as a multiple of the change's cost, at which it is made.
+        allowance: the share of the first plan's work that may be lost by changes.
+        errors: standard errors by which a difference of prices must exceed zero.
+        least: the least difference, as a share of the running plan's price.
+    """
+
+    factor: float = 1.0
+    allowance: float = 0.05
+    errors: float = 2.0
+    least: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What plans cost now, in seconds of one core per second of event time.
+
+    Attributes:
+        running: of the plan that runs.
+        best: of the best plan known.
+        first: of the plan with which the query began.
+        error: the standard error of `running - best`.
+    """
+
+    running: float
+    best: float
+    first: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What has happened so far, in seconds of one core.
+
+    Attributes:
+        excess: what the best plan would have saved since it has been known to be better.
+        work: the work of the plans that ran.
+        saved: what they saved against the first plan; negative where they cost more.
+        spent: the predicted costs of all changes made.
+    """
+
+    excess: float = 0.0
+    work: float = 0.0
+    saved: float = 0.0
+    spent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether to change plans, and why or why not."""
+
+    change: bool
+    reason: str
+
+
+def is_better(prices: Prices, terms: Terms) -> bool:
+    """Return whether the best plan is better beyond doubt."""
+    difference = prices.running - prices.best
+    return difference > terms.errors * prices.error and difference > terms.least * prices.running
+
+
+def accrue(account: Account, prices: Prices, seconds: float, terms: Terms) -> Account:
+    """Return the account after some event time at these prices."""
+    excess = account.excess + (prices.running - prices.best) * seconds if is_better(prices, terms) else 0.0
+    return replace(
+        account,
+        excess=excess,
+        work=account.work + prices.running * seconds,
+        saved=account.saved + (prices.first - prices.running) * seconds,
+    )
+
+
+def paid(account: Account, cost_s: float) -> Account:
+    """Return the account after a change that costs so much."""
+    return replace(account, excess=0.0, spent=account.spent + cost_s)
+
+
+def verdict(account: Account, prices: Prices, cost_s: float, terms: Terms) -> Verdict:
+    """Decide about a change to the best plan.
+
+    Args:
+        cost_s: the predicted cost of the change, in seconds of one core.
+    """
+    if not is_better(prices, terms):
+        return Verdict(False, f"it would save {_share(prices)}, which is within the error of the estimates")
+    needed = terms.factor * cost_s
+    if account.excess < needed:
+        return Verdict(
+            False, f"it would save {_share(prices)}; the {account.excess:.3g} s lost so far do not pay {needed:.3g} s"
+        )
+    back = prices.best <= prices.first < prices.running
+    round_trip = (2.0 + terms.factor) * cost_s
+    allowed = terms.allowance * (account.work + account.saved) + GRACE * round_trip
+    if not back and account.spent - account.saved + round_trip > allowed:
+        return Verdict(
+            False,
+            f"it would save {_share(prices)}, but changes have cost {account.spent:.3g} s so far and saved "
+            f"{account.saved:.3g} s: no more than {terms.allowance:.0%} of the work is risked",
+        )
+    return Verdict(True, f"it saves {_share(prices)} and has paid for the change")
+
+
+def _share(prices: Prices) -> str:
+    share = (prices.running - prices.best) / max(prices.running, 1e-300)
+    return f"{share:.0%} of the work"

@@ -1,0 +1,138 @@
+"""Prices plans and finds the cheapest: `price` and `cheapest_plan`.
+
+A plan's price is the work of its joins in seconds of one core per second of event time, by the unit costs of
+`operators.migration.sizes`. Up to MOST_SUBSETS aliases all bushy trees without cross products are compared, by dynamic
+programming over subsets. Beyond, by dynamic programming over the intervals of an order of the aliases, as in linearized
+dynamic programming (Neumann and Radke, SIGMOD 2018); the orders tried are the leaves of the running plan and those of a
+greedy tree (Fegaras 1998).
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from operators.autopilot.evidence import Evidence
+from operators.autopilot.sizes import SetSizes, sizes_of
+from operators.kernels.hashing import F64
+from operators.kernels.plans import cheapest_intervals, cheapest_trees, joining_cost
+from operators.migration.sizes import ENTER_S, MAKE_S, PROBE_S, SCAN_S
+from operators.plan.plan import Join, Leaf, Plan, postorder
+from schemas.columns import I64
+
+MOST_SUBSETS = 12
+"""Up to this many aliases all bushy trees are compared: 3^12 / 2 splits take a few milliseconds."""
+
+UNIT_COSTS = np.array([ENTER_S, PROBE_S, MAKE_S, SCAN_S])
+
+
+def price(evidence: Evidence, plan: Plan) -> float:
+    """Return the work of a plan, in seconds of one core per second of event time."""
+    return float(prices(evidence, plan).sum())
+
+
+def prices(evidence: Evidence, plan: Plan) -> F64:
+    """Return (n,) the work of each of a plan's joins, children before parents."""
+    aliases = plan.aliases
+    nodes = list(postorder(plan))
+    number = {frozenset(node.aliases): n for n, node in enumerate(nodes)}
+    column = {alias: n for n, alias in enumerate(aliases)}
+    members = np.zeros((len(nodes), len(aliases)), np.bool_)
+    for n, node in enumerate(nodes):
+        members[n, [column[alias] for alias in node.aliases]] = True
+    joins = [node for node in nodes if isinstance(node, Join)]
+    ends: tuple[list[Plan], ...] = ([*joins], [join.left for join in joins], [join.right for join in joins])
+    at = [np.array([number[frozenset(node.aliases)] for node in end], np.int64) for end in ends]
+    sizes = sizes_of(evidence, members, aliases)
+    return np.asarray(joining_cost(*at, *_arrays(sizes), UNIT_COSTS))
+
+
+def cheapest_plan(evidence: Evidence, running: Plan) -> Plan:
+    """Return the cheapest plan found; of equally cheap ones the running one."""
+    aliases = running.aliases
+    found = _of_subsets(evidence, aliases) if len(aliases) <= MOST_SUBSETS else _of_intervals(evidence, running)
+    if same_tree(found, running) or price(evidence, found) >= price(evidence, running):
+        return running
+    return found
+
+
+def same_tree(a: Plan, b: Plan) -> bool:
+    """Return whether two plans make the same sub-plans, whichever input is left."""
+    return {frozenset(node.aliases) for node in postorder(a)} == {frozenset(node.aliases) for node in postorder(b)}
+
+
+def _arrays(sizes: SetSizes, shape: tuple[int, ...] = (-1,)) -> tuple[Any, ...]:
+    """Return the arguments of the kernels, each in a shape."""
+    found = (sizes.rate, sizes.held, sizes.share, sizes.keyed, sizes.links, sizes.keys)
+    return tuple(np.ascontiguousarray(array.reshape(shape)) for array in found)
+
+
+def _of_subsets(evidence: Evidence, aliases: tuple[str, ...]) -> Plan:
+    masks = np.arange(1 << len(aliases), dtype=np.int64)
+    members = (masks[:, np.newaxis] >> np.arange(len(aliases)) & 1).astype(np.bool_)
+    arrays = _arrays(sizes_of(evidence, members, aliases))
+    cost, left = cheapest_trees(*arrays, UNIT_COSTS, False)
+    if not np.isfinite(cost[-1]):
+        cost, left = cheapest_trees(*arrays, UNIT_COSTS, True)
+
+    def plan(mask: int) -> Plan:
+        if mask & (mask - 1) == 0:
+            return Leaf(aliases[mask.bit_length() - 1])
+        return Join(plan(int(left[mask])), plan(mask ^ int(left[mask])))
+
+    return plan(len(masks) - 1)
+
+
+def _of_intervals(evidence: Evidence, running: Plan) -> Plan:
+    orders = (running.aliases, _greedy(evidence, running.aliases).aliases)
+    return min((cheapest_of_order(evidence, order) for order in orders), key=lambda plan: price(evidence, plan))
+
+
+def cheapest_of_order(evidence: Evidence, aliases: tuple[str, ...]) -> Plan:
+    """Return the cheapest plan whose leaves are in this order. O(n^3)."""
+    n = len(aliases)
+    places = np.arange(n)
+    first, last = places[:, np.newaxis, np.newaxis], places[np.newaxis, :, np.newaxis]
+    members = ((places >= first) & (places <= last)).reshape(n * n, n)
+    members[~members.any(axis=1), 0] = True  # where first > last there is no interval
+    arrays = _arrays(sizes_of(evidence, members, aliases), (n, n))
+    cost, split = cheapest_intervals(*arrays, UNIT_COSTS, False)
+    if not np.isfinite(cost[0, n - 1]):
+        cost, split = cheapest_intervals(*arrays, UNIT_COSTS, True)
+    return _tree(aliases, split, 0, n - 1)
+
+
+def _tree(aliases: tuple[str, ...], split: I64, first: int, last: int) -> Plan:
+    if first == last:
+        return Leaf(aliases[first])
+    middle = int(split[first, last])
+    return Join(_tree(aliases, split, first, middle), _tree(aliases, split, middle + 1, last))
+
+
+def _greedy(evidence: Evidence, aliases: tuple[str, ...]) -> Plan:
+    """Join the related pair with the fewest results until one tree is left; unrelated pairs last.
+
+    A tree is known by the position of its first alias. Each pair is judged once: O(n^2) pairs.
+    """
+    trees: dict[int, Plan] = {number: Leaf(alias) for number, alias in enumerate(aliases)}
+    judged: dict[tuple[int, int], tuple[bool, float]] = {}
+
+    def judge(pairs: list[tuple[int, int]]) -> None:
+        both = [frozenset(trees[i].aliases + trees[j].aliases) for i, j in pairs]
+        sets = both + [frozenset(trees[k].aliases) for pair in pairs for k in pair]
+        sizes = sizes_of(evidence, np.array([[alias in some for alias in aliases] for some in sets]), aliases)
+        apart = sizes.links[len(pairs) :].reshape(-1, 2).sum(axis=1)
+        for n, pair in enumerate(pairs):
+            judged[pair] = bool(sizes.links[n] <= apart[n]), float(sizes.rate[n])
+
+    judge(list(combinations(trees, 2)))
+    while judged:
+        i, j = min(judged, key=lambda pair: (*judged[pair], pair))
+        trees[i] = Join(trees[i], trees.pop(j))
+        for pair in [pair for pair in judged if not {i, j}.isdisjoint(pair)]:
+            del judged[pair]
+        if len(trees) > 1:
+            judge([(min(i, k), max(i, k)) for k in trees if k != i])
+    return trees[0]

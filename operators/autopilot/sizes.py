@@ -1,0 +1,113 @@
+"""The sizes of sub-plans from what is known of the data: `sizes_of`, for any number of sets of aliases at once.
+
+A set's share is the product of the shares of the pairs in it, taken as independent; of an equality class among k of its
+aliases k - 1 equalities count, since the others follow. A measured share of a larger set replaces the product, in the
+set itself and as a factor in every set that contains it. So the size of a set does not depend on the plan that makes
+it. A combination is made when its latest component arrives, so a set's rate is its size times the sum of its sources'
+rate / living.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.autopilot.evidence import Aliases, Evidence
+from operators.kernels.hashing import F64
+from operators.migration.sizes import HELD
+from schemas.columns import I64, Mask
+
+LEAST_LOG = -700.0
+"""Below it the exponential function returns 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetSizes:
+    """The sizes of n sets, each (n,); `operators.kernels.plans` says what they are."""
+
+    rate: F64
+    held: F64
+    share: F64
+    keyed: F64
+    links: I64
+    keys: I64
+
+
+class _Members:
+    """Which aliases each of n sets has.
+
+    Attributes:
+        has: (n, k) bool, by the k aliases.
+    """
+
+    def __init__(self, has: Mask, aliases: tuple[str, ...]) -> None:
+        self.has = has
+        self._column = {alias: number for number, alias in enumerate(aliases)}
+
+    def columns(self, some: Aliases) -> list[int]:
+        """Return the columns of some aliases."""
+        return [self._column[alias] for alias in some]
+
+    def contain(self, some: Aliases) -> Mask:
+        """Return (n,) whether a set contains all of some aliases."""
+        return np.asarray(self.has[:, self.columns(some)].all(axis=1), np.bool_)
+
+
+def sizes_of(evidence: Evidence, members: Mask, aliases: tuple[str, ...]) -> SetSizes:
+    """Estimate the sizes of n sets of aliases. O(n * k * predicates).
+
+    Args:
+        members: (n, k) bool, which of the k aliases each set has; no set is empty.
+        aliases: the k aliases.
+    """
+    sets = _Members(members, aliases)
+    share, keyed = _products(evidence, sets)
+    _correct(evidence, sets, aliases, share, keyed)
+    links, keys = np.zeros(len(members), np.int64), np.zeros(len(members), np.int64)
+    for pair in evidence.pairs:
+        inside = sets.contain(pair)
+        links += inside
+        keys += inside & (pair in evidence.keyed)
+    for some in evidence.wide:
+        links += sets.contain(some)
+    living_of = np.array([max(evidence.arrivals[alias].living, 1e-9) for alias in aliases])
+    turnover_of = np.array([evidence.arrivals[alias].rate for alias in aliases]) / np.maximum(living_of, 1.0)
+    living = np.exp(np.maximum(members @ np.log(living_of) + np.minimum(share, 0.0), LEAST_LOG))
+    held = np.where(members.sum(axis=1) == 1, living, living * HELD)
+    return SetSizes(living * (members @ turnover_of), held, share, keyed, links, keys)
+
+
+def _products(evidence: Evidence, sets: _Members) -> tuple[F64, F64]:
+    """Return (n,) logarithms of the products of the pairs' shares, and of their keys' shares."""
+    share, keyed = np.zeros(len(sets.has)), np.zeros(len(sets.has))
+    classes = [(some, *evidence.class_share(number)) for number, some in enumerate(evidence.classes)]
+    for some, log, log_key in classes:
+        equalities = np.maximum(np.count_nonzero(sets.has[:, sets.columns(some)], axis=1) - 1, 0)
+        share += equalities * log
+        keyed += equalities * log_key
+    for pair, known in evidence.pairs.items():
+        # What its class does not explain.
+        log = known.log - sum(of_class for some, of_class, _ in classes if pair <= some)
+        log_key = known.log_key - sum(of_class for some, _, of_class in classes if pair <= some)
+        inside = sets.contain(pair)
+        share += inside * log
+        if pair in evidence.keyed:
+            keyed += inside * log_key
+    return share, keyed
+
+
+def _correct(evidence: Evidence, sets: _Members, aliases: tuple[str, ...], share: F64, keyed: F64) -> None:
+    """Put measured shares of larger sets in the place of products, the largest first, each alias once; in place."""
+    if not evidence.joint:
+        return
+    known = sorted(evidence.joint, key=lambda some: (-len(some), sorted(some)))
+    product, _ = _products(evidence, _Members(np.array([[a in some for a in aliases] for some in known]), aliases))
+    corrected = np.zeros_like(sets.has)
+    for some, plain in zip(known, product, strict=True):
+        columns = sets.columns(some)
+        chosen = sets.contain(some) & ~corrected[:, columns].any(axis=1)
+        correction = evidence.joint[some].log - plain
+        share[chosen] += correction
+        keyed[chosen] += correction
+        corrected[:, columns] |= chosen[:, np.newaxis]

@@ -1,0 +1,204 @@
+"""The autopilot: results never depend on it, and it finds the better plan when the data change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.autopilot import autopilot as module
+from operators.autopilot.autopilot import Autopilot, Limits, why_not
+from operators.autopilot.rule import Terms
+from operators.engine.engine import Engine
+from operators.migration.advise import PREFERENCES, Goal
+from operators.plan.plan import parse_plan
+from schemas.columns import Batch, Column
+from schemas.query import Type
+from tests import oracle
+from tests.cases import Case, cases, plan
+from tests.feeding import canonical, engine_of, feed, to_rows
+from tests.operators.migrating import joined
+from tests.operators.tiny import chain, query
+from tests.profiles import PROPERTY
+
+HASTY = Limits(Goal(silence_s=1e9, extra_share=1e9), Terms(-1e9, 1e9, -1e9, -1e9))
+"""Every plan but the running one is better, and every change pays."""
+
+
+def observed(engine: Engine, autopilot: Autopilot) -> None:
+    """Let the autopilot look after every advance of an engine."""
+    advance = engine.advance
+
+    def advanced(cut: int | None = None) -> Batch:
+        found = advance(cut)
+        autopilot.observe()
+        return found
+
+    engine.advance = advanced  # type: ignore[method-assign]
+
+
+@PROPERTY
+@given(cases(most_aliases=5), st.data())
+def test_results_do_not_depend_on_what_is_decided(case: Case, data: st.DataObject) -> None:
+    engine = engine_of(case)
+    if why_not(engine):
+        return
+    goal = Goal(data.draw(st.sampled_from(PREFERENCES)), 1e9, 1e9)
+    autopilot = Autopilot(engine, Limits(goal, HASTY.terms), look_always=True)
+    observed(engine, autopilot)
+    aliases = tuple(source.alias for source in case.query.sources)
+    plans = data.draw(st.lists(plan(aliases), min_size=1, max_size=5))
+    turn = iter(range(1_000_000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "cheapest_plan", lambda evidence, running: plans[next(turn) % len(plans)])
+        got = feed(engine, case.rows, case.push_sizes, case.epoch_ms)
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
+    assert got == feed(engine_of(case), case.rows, case.push_sizes, case.epoch_ms)
+
+
+@PROPERTY
+@given(cases(most_aliases=5, most_rows=30))
+def test_its_own_decisions_change_no_result(case: Case) -> None:
+    engine = engine_of(case)
+    if why_not(engine):
+        return
+    observed(engine, Autopilot(engine, Limits(terms=Terms(0.0, 1e9, 0.0, 0.0)), look_always=True))
+    got = feed(engine, case.rows, case.push_sizes, case.epoch_ms)
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
+
+
+STAR = "A.k = B.k AND A.v = C.k AND A.d = D.d"
+PARTNERS = {"B": "k", "C": "v", "D": "d"}
+WINDOW_MS = 1000
+SECOND = 2000
+
+
+def events(number: int, distinct: dict[str, int], each: int = SECOND) -> dict[str, Batch]:
+    """A second of a star: A joins every other stream on a column of its own, with so many values."""
+    rng = np.random.default_rng(number)
+    ts = number * 1000 + np.arange(each, dtype=np.int64) * 1000 // each
+
+    def whole(values: int) -> Column:
+        return Column(Type.BIGINT, rng.integers(0, values, each))
+
+    def real(values: int) -> Column:
+        return Column(Type.DOUBLE, rng.integers(0, values, each).astype(np.float64))
+
+    empty = Column(Type.STRING, np.zeros(0, np.uint8), None, np.zeros(each + 1, np.int64))
+    truth = Column(Type.BOOLEAN, np.zeros(each, np.bool_))
+    rest = {"ts": Column(Type.TIMESTAMP, ts), "s": empty, "b": truth}
+    return {
+        "a": Batch(ts, {**rest, "k": whole(distinct["B"]), "v": whole(distinct["C"]), "d": real(distinct["D"])}),
+        "b": Batch(ts, {**rest, "k": whole(distinct["B"]), "v": whole(1), "d": real(1)}),
+        "c": Batch(ts, {**rest, "k": whole(distinct["C"]), "v": whole(1), "d": real(1)}),
+        "d": Batch(ts, {**rest, "k": whole(1), "v": whole(1), "d": real(distinct["D"])}),
+    }
+
+
+def star(text: str = "(((A B) C) D)") -> Engine:
+    given = joined(STAR, window=f"[RANGE {WINDOW_MS} ms]")
+    return Engine(given, plan=parse_plan(text, given))
+
+
+def run(engine: Engine, seconds: int, distinct: Callable[[int], dict[str, int]]) -> list[dict[str, object]]:
+    """Feed seconds in tenths; returns the results."""
+    out = []
+    for number in range(seconds):
+        whole = events(number, distinct(number))
+        for tenth in range(10):
+            part = SECOND // 10
+            for name, batch in whole.items():
+                engine.push(name, 0, batch.slice(tenth * part, (tenth + 1) * part))
+            out += to_rows(engine.advance())
+    return out
+
+
+EVEN = {"B": 4000, "C": 4000, "D": 4000}
+
+
+def first_swap(number: int) -> dict[str, int]:
+    """At first B has the fewest partners, later D."""
+    few, many = 64_000, 40
+    return {"B": few, "C": 4000, "D": many} if number < 12 else {"B": many, "C": 4000, "D": few}
+
+
+def joins_of(text: str) -> set[frozenset[str]]:
+    """The pairs that a plan over one-letter aliases joins directly, as text such as (A B)."""
+    return {frozenset(pair.split()) for pair in re.findall(r"\((\w \w)\)", text)}
+
+
+def test_it_follows_selectivities_that_swap() -> None:
+    engine = star()
+    autopilot = Autopilot(engine)
+    observed(engine, autopilot)
+    got = run(engine, 30, first_swap)
+    made = [one for one in autopilot.adaptations if one.made]
+    assert len(made) == 1, [one.line() for one in autopilot.adaptations]
+    assert 12_000 < made[0].at < 12_000 + 3 * WINDOW_MS
+    assert frozenset("AD") in joins_of(str(engine.plan)), engine.plan
+    assert made[0].predicted.saving > 0.2
+    assert "A D" in made[0].evidence
+    assert got == run(star(), 30, first_swap)
+
+
+def test_nothing_is_changed_while_nothing_changes() -> None:
+    engine = star()
+    autopilot = Autopilot(engine)
+    observed(engine, autopilot)
+    run(engine, 25, lambda _: EVEN)
+    assert not [one.line() for one in autopilot.adaptations if one.made]
+    assert not engine.migrations
+
+
+def test_a_poor_first_plan_is_left() -> None:
+    engine = star("(((A D) C) B)")
+    autopilot = Autopilot(engine)
+    observed(engine, autopilot)
+    run(engine, 10, first_swap)
+    assert frozenset("AB") in joins_of(str(engine.plan))
+    assert len([one for one in autopilot.adaptations if one.made]) == 1
+
+
+def test_advice_changes_nothing() -> None:
+    engine = star("(((A D) C) B)")
+    autopilot = Autopilot(engine, mode="advise")
+    observed(engine, autopilot)
+    run(engine, 10, first_swap)
+    assert not engine.migrations
+    assert autopilot.adaptations
+    assert not any(one.made for one in autopilot.adaptations)
+    assert any("advised" in one.reason for one in autopilot.adaptations)
+
+
+def test_a_change_over_the_limit_of_silence_is_not_made() -> None:
+    engine = star("(((A D) C) B)")
+    autopilot = Autopilot(engine, Limits(Goal(silence_s=0.0, extra_share=0.0)))
+    observed(engine, autopilot)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("operators.migration.advise.SLICES", 1e-9)
+        patch.setattr("operators.migration.advise.EXTRA_TUPLES", 1e-9)
+        run(engine, 10, first_swap)
+    assert not engine.migrations
+    assert any("none stays within" in one.reason for one in autopilot.adaptations)
+
+
+def test_decisions_are_the_same_in_every_run() -> None:
+    found = []
+    for _ in range(2):
+        engine = star()
+        autopilot = Autopilot(engine)
+        observed(engine, autopilot)
+        run(engine, 20, first_swap)
+        found.append([(one.at, one.made, one.from_plan, one.to_plan) for one in autopilot.adaptations])
+    assert found[0] == found[1]
+
+
+def test_what_is_not_adapted_says_why() -> None:
+    assert "EXCEPT" in why_not(Engine(query("SELECT A.k FROM a A [RANGE 9 ms] EXCEPT b B [RANGE 9 ms] ON A.k = B.k")))
+    assert "two inputs" in why_not(Engine(chain(2)))
+    assert "mjoin" in why_not(Engine(chain(3), executor="mjoin"))
+    assert not why_not(Engine(chain(3)))

@@ -1,0 +1,92 @@
+"""When a change of plans pays."""
+
+from __future__ import annotations
+
+import pytest
+
+from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, paid, verdict
+
+TERMS = Terms()
+
+
+def test_a_change_is_made_when_its_cost_has_been_lost() -> None:
+    prices = Prices(running=1.0, best=0.5, first=1.0)
+    account = Account(work=1000.0)
+    for _ in range(3):
+        account = accrue(account, prices, 1.0, TERMS)
+        assert not verdict(account, prices, 2.0, TERMS).change
+    assert verdict(accrue(account, prices, 1.0, TERMS), prices, 2.0, TERMS).change
+
+
+def test_a_difference_within_the_error_of_the_estimates_is_none() -> None:
+    prices = Prices(running=1.0, best=0.5, first=1.0, error=0.3)
+    assert not is_better(prices, TERMS)
+    account = accrue(Account(excess=5.0), prices, 100.0, TERMS)
+    assert account.excess == 0
+    assert "error" in verdict(account, prices, 1e-9, TERMS).reason
+
+
+def test_a_small_difference_is_none() -> None:
+    assert not is_better(Prices(1.0, 0.97, 1.0), TERMS)
+
+
+def test_what_plans_save_is_counted_against_the_first_one() -> None:
+    account = accrue(Account(), Prices(running=0.5, best=0.5, first=2.0), 10.0, TERMS)
+    assert account.saved == pytest.approx(15.0)
+    assert account.work == pytest.approx(5.0)
+    assert paid(account, 1.0) == Account(0.0, 5.0, 15.0, 1.0)
+
+
+def play(flips: int, *, terms: Terms = TERMS, cost_s: float = 1.0) -> tuple[float, float]:
+    """Data made to fool the rule: another plan becomes the best as soon as a change has been made.
+
+    Returns:
+        the work with changes, their cost included, and that of never changing.
+    """
+    good = 0  # which of two plans is good; plan 0 is the first
+    running, account, done, never = 0, Account(), 0.0, 0.0
+    good = 1
+    for _ in range(flips * 1000):
+        prices = Prices(1.0 if running != good else 0.4, 0.4, 1.0 if good != 0 else 0.4)
+        account = accrue(account, prices, 0.05, terms)
+        done += prices.running * 0.05
+        never += prices.first * 0.05
+        if running != good and verdict(account, prices, cost_s, terms).change:
+            account = paid(account, cost_s)
+            done += cost_s
+            running = good
+            good = 1 - good
+    return done, never
+
+
+@pytest.mark.parametrize("cost_s", [0.1, 1.0, 7.0])
+@pytest.mark.parametrize("allowance", [0.0, 0.05, 0.2])
+def test_an_adversary_costs_no_more_than_the_allowance(cost_s: float, allowance: float) -> None:
+    terms = Terms(allowance=allowance)
+    done, never = play(20, terms=terms, cost_s=cost_s)
+    assert done <= (1 + allowance) * never + 2 * (2 + terms.factor) * cost_s + 0.05 * (1 + allowance)
+
+
+def test_a_change_back_is_never_refused() -> None:
+    account = Account(excess=2.0, work=1.0, saved=-50.0, spent=50.0)
+    assert verdict(account, Prices(running=1.0, best=0.5, first=0.5), 1.0, TERMS).change
+    away = verdict(account, Prices(running=1.0, best=0.5, first=1.0), 1.0, TERMS)
+    assert not away.change
+    assert "risked" in away.reason
+
+
+def test_phases_cost_at_most_twice_what_a_clairvoyant_pays_for_changes() -> None:
+    terms, cost_s, step = Terms(allowance=1.0), 1.0, 0.01
+    account, running, done, best = Account(), 0, 0.0, 0.0
+    changes = 0
+    for phase in range(20):
+        for _ in range(4000):
+            prices = Prices(1.0 if running != phase % 2 else 0.3, 0.3, 1.0 if phase % 2 else 0.3)
+            account = accrue(account, prices, step, terms)
+            done += prices.running * step
+            best += 0.3 * step
+            if running != phase % 2 and verdict(account, prices, cost_s, terms).change:
+                account, running, changes = paid(account, cost_s), phase % 2, changes + 1
+                done += cost_s
+    assert changes == 19
+    assert done - best <= 19 * (2 * cost_s + step) + 1e-6

@@ -1,0 +1,159 @@
+"""The search for the cheapest plan, against brute force, and prices against the cost model of migrations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.autopilot import search
+from operators.autopilot.evidence import Aliases, Arrivals, Evidence
+from operators.autopilot.join_sample import Share
+from operators.autopilot.search import cheapest_plan, price, prices, same_tree
+from operators.autopilot.sizes import sizes_of
+from operators.plan.plan import Join, Leaf, Plan, left_deep, postorder
+from tests.operators.migrating import joined
+from tests.profiles import PROPERTY
+
+NAMES = "ABCDEF"
+
+
+def trees(aliases: tuple[str, ...]) -> Iterator[Plan]:
+    """Every tree over some aliases; the first one is always on the left."""
+    if len(aliases) == 1:
+        yield Leaf(aliases[0])
+    for count in range(len(aliases) - 1):
+        for others in combinations(aliases[1:], count):
+            left = (aliases[0], *others)
+            right = tuple(alias for alias in aliases if alias not in left)
+            for a in trees(left):
+                for b in trees(right):
+                    yield Join(a, b)
+
+
+def crosses(plan: Plan, pairs: frozenset[Aliases]) -> bool:
+    """Whether some join has no predicate."""
+    return any(
+        isinstance(node, Join)
+        and not any(frozenset((a, b)) in pairs for a in node.left.aliases for b in node.right.aliases)
+        for node in postorder(plan)
+    )
+
+
+@st.composite
+def evidences(draw: st.DrawFn, most: int = 5) -> Evidence:
+    """Connected graphs of predicates with any rates and shares, and a few measured larger sets."""
+    aliases = NAMES[: draw(st.integers(3, most))]
+    query = joined(" AND ".join(f"{a}.k = {b}.v" for a, b in pairwise(aliases)), aliases=aliases)
+    arrivals = {}
+    for alias in aliases:
+        rate = draw(st.floats(0.1, 1000))
+        arrivals[alias] = Arrivals(rate, rate * draw(st.floats(0.1, 20)), 0.01)
+    pairs, keyed = {}, set()
+    for number, alias in enumerate(aliases[1:], 1):
+        others = draw(st.sets(st.sampled_from(aliases[:number]), min_size=1))
+        for other in others:
+            key = -draw(st.floats(0.0, 9.0))
+            pairs[frozenset((alias, other))] = Share(key - draw(st.floats(0.0, 2.0)), key, 0.02, 50)
+            if draw(st.booleans()):
+                keyed.add(frozenset((alias, other)))
+    sets = st.sets(st.sampled_from(aliases), min_size=3, max_size=len(aliases))
+    measured = draw(st.lists(sets, max_size=2))
+    joint = {frozenset(some): Share(-draw(st.floats(0.0, 20.0)), 0.0, 0.1, 9) for some in measured}
+    return Evidence(query, arrivals, pairs, frozenset(keyed), joint)
+
+
+@PROPERTY
+@given(evidences())
+def test_no_tree_without_a_cross_product_is_cheaper(evidence: Evidence) -> None:
+    aliases = tuple(evidence.arrivals)
+    every = [plan for plan in trees(aliases) if not crosses(plan, frozenset(evidence.pairs))]
+    running = max(every, key=lambda plan: price(evidence, plan))
+    found = cheapest_plan(evidence, running)
+    least = min(price(evidence, plan) for plan in every)
+    assert price(evidence, found) == pytest.approx(least, rel=1e-9)
+    assert not crosses(found, frozenset(evidence.pairs))
+
+
+@PROPERTY
+@given(evidences())
+def test_the_search_over_intervals_is_no_worse_than_the_running_plan(evidence: Evidence) -> None:
+    running = left_deep(tuple(evidence.arrivals))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "MOST_SUBSETS", 2)
+        found = cheapest_plan(evidence, running)
+    assert sorted(found.aliases) == sorted(running.aliases)
+    assert price(evidence, found) <= price(evidence, running) * (1 + 1e-9)
+    assert price(evidence, cheapest_plan(evidence, running)) <= price(evidence, found) * (1 + 1e-9)
+
+
+def chain(count: int) -> Evidence:
+    """A chain of streams that each have half the rate of the one before."""
+    aliases = [f"S{n}" for n in range(count)]
+    query = joined("A.k = B.k", aliases="AB")
+    arrivals = {alias: Arrivals(1000.0 / (n + 1), 10_000.0 / (n + 1), 0.0) for n, alias in enumerate(aliases)}
+    pairs = {frozenset(pair): Share(-8.0, -8.0, 0.0, 99) for pair in pairwise(aliases)}
+    return Evidence(query, arrivals, pairs, frozenset(pairs))
+
+
+def test_a_hundred_streams_are_planned() -> None:
+    evidence = chain(100)
+    running = left_deep(tuple(evidence.arrivals))
+    found = cheapest_plan(evidence, running)
+    assert price(evidence, found) < price(evidence, running)
+    assert sorted(found.aliases) == sorted(running.aliases)
+
+
+def test_intervals_of_a_chain_are_all_its_trees() -> None:
+    evidence = chain(9)
+    running = left_deep(tuple(evidence.arrivals))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "MOST_SUBSETS", 2)
+        found = cheapest_plan(evidence, running)
+    assert price(evidence, found) == pytest.approx(price(evidence, cheapest_plan(evidence, running)))
+
+
+def test_the_running_plan_stays_among_equals() -> None:
+    same = {alias: Arrivals(10.0, 100.0, 0.0) for alias in "ABC"}
+    pairs = {frozenset(pair): Share(-3.0, -3.0, 0.0, 9) for pair in ("AB", "BC", "AC")}
+    evidence = Evidence(joined("A.k = B.k", aliases="ABC"), same, pairs, frozenset(pairs))
+    running = left_deep(("C", "A", "B"))
+    assert cheapest_plan(evidence, running) is running
+
+
+def test_a_measured_set_replaces_the_product_of_its_pairs_and_goes_on_into_larger_sets() -> None:
+    pairs = {frozenset(pair): Share(math.log(0.1), math.log(0.1), 0.0, 9) for pair in ("AB", "BC", "CD")}
+    arrivals = {alias: Arrivals(1.0, 100.0, 0.0) for alias in "ABCD"}
+    joint = {frozenset("ABC"): Share(math.log(0.05), math.log(0.05), 0.0, 9)}
+    evidence = Evidence(joined("A.k = B.k"), arrivals, pairs, frozenset(pairs), joint)
+    members = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 1]], np.bool_)
+    sizes = sizes_of(evidence, members, tuple("ABCD"))
+    assert np.exp(sizes.share) == pytest.approx([0.1, 0.05, 0.005, 0.01])
+
+
+def test_of_a_class_one_equality_less_than_aliases_counts() -> None:
+    pairs = {frozenset(pair): Share(math.log(0.01), math.log(0.01), 0.0, 9) for pair in ("AB", "BC", "AC")}
+    arrivals = {alias: Arrivals(1.0, 100.0, 0.0) for alias in "ABC"}
+    evidence = Evidence(
+        joined("A.k = B.k", aliases="ABC"), arrivals, pairs, frozenset(pairs), classes=(frozenset("ABC"),)
+    )
+    sizes = sizes_of(evidence, np.array([[1, 1, 0], [1, 1, 1]], np.bool_), tuple("ABC"))
+    assert np.exp(sizes.share) == pytest.approx([0.01, 0.0001])
+
+
+def test_trees_with_the_same_sub_plans_are_the_same() -> None:
+    a, b, c = Leaf("A"), Leaf("B"), Leaf("C")
+    assert same_tree(Join(Join(a, b), c), Join(c, Join(b, a)))
+    assert not same_tree(Join(Join(a, b), c), Join(a, Join(b, c)))
+
+
+def test_a_price_is_that_of_its_joins() -> None:
+    evidence = chain(4)
+    plan = left_deep(tuple(evidence.arrivals))
+    assert price(evidence, plan) == pytest.approx(float(prices(evidence, plan).sum()))
+    assert len(prices(evidence, plan)) == 3
