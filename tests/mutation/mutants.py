@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.mutation.aggregates import AGGREGATES
+from tests.mutation.autopilot import AUTOPILOT
 from tests.mutation.backlog import BACKLOG, SPILLING_BACKLOG
 from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK
@@ -562,6 +563,7 @@ MUTANTS: list[Mutant] = [
         ("if not used.isdisjoint(others)]", "]"),
     ),
     *(mutant for file, changes in AGGREGATES.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in AUTOPILOT.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in FEEDBACK.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in GROUPS.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in JUGGLER.items() for mutant in _of(file, *changes)),

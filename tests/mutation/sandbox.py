@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.mutation.aggregates import AGGREGATES
+from tests.mutation.autopilot import AUTOPILOT_TESTS
 from tests.mutation.backlog import BACKLOG_TESTS
 from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK, tests_of
@@ -115,6 +116,7 @@ for _tests_of_files in (
     {file: tests_of(file) for file in FEEDBACK},
     dict.fromkeys(GROUPS, GROUPS_TESTS),
     JUGGLER_TESTS,
+    AUTOPILOT_TESTS,
     MEMORY_TESTS,
     dict.fromkeys(PLACED, _DISTRIBUTED)
     | {"distributed/feedback/payoff.py": ["distributed/test_payoff.py"]}

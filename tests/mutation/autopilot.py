@@ -1,0 +1,80 @@
+"""Small errors in how plans are priced and changes decided, per file: see `tests.mutation.mutants`."""
+
+from __future__ import annotations
+
+AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
+    "kernels/plans.py": (
+        ("met = rate_a * held_b + rate_b * held_a", "met = rate_a * held_b"),
+        ("if below < cost[mask] and (crossing or links[mask] > links[a] + links[b]):", "if below < cost[mask]:"),
+        ("        part = (rest - 1) & rest\n        while", "        part = 0\n        while"),
+        (
+            "            if part == 0:\n                break\n            part = (part - 1)",
+            "            break\n            part = (part - 1)",
+        ),
+        ("for k in range(i, j):", "for k in range(i, i + 1):"),
+    ),
+    "autopilot/join_sample.py": (
+        ("(ts >= cut - recent_ms)", "(ts > cut)"),
+        ("        return every - old", "        return every"),
+        ('side="right") - begin\n', 'side="left") - begin\n'),
+        ("            rows = rows[:, good]\n", ""),
+        ("/ m**2))", "/ m**3))"),
+    ),
+    "autopilot/evidence.py": (
+        ("since = sampled.cut - recent_ms", "since = sampled.cut - 4 * recent_ms"),
+        ("living = rate * source.window.size / 1000.0", "living = living"),
+        ("if len(aliases) < 3 or node is plan or aliases in joint:", "if len(aliases) < 3 or aliases in joint:"),
+    ),
+    "autopilot/sizes.py": (
+        ("sets.columns(some)], axis=1) - 1, 0)", "sets.columns(some)], axis=1), 0)"),
+        ("        share[chosen] += correction\n", ""),
+    ),
+    "autopilot/search.py": (
+        ("if same_tree(found, running) or price(evidence, found) >= price(evidence, running):", "if False:"),
+        ("        return running\n    return found", "        return running\n    return running"),
+    ),
+    "autopilot/rule.py": (
+        ("difference = prices.running - prices.best", "difference = prices.best - prices.running"),
+        ("difference > terms.errors * prices.error and", "True and"),
+        ("and difference > terms.least * prices.running", "and difference > 0"),
+        ("if is_better(prices, terms) else 0.0", "if is_better(prices, terms) else account.excess"),
+        ("excess=excess,", "excess=account.excess,"),
+        ("    if account.excess < needed:", "    if False:"),
+        ("    back = prices.best <= prices.first < prices.running", "    back = False"),
+        ("    back = prices.best <= prices.first < prices.running", "    back = True"),
+        ("replace(account, excess=0.0, spent=account.spent + cost_s)", "replace(account, excess=0.0)"),
+        ("saved=account.saved + (prices.first - prices.running) * seconds", "saved=account.saved"),
+    ),
+    "autopilot/autopilot.py": (
+        ("        if self._is_changing():\n            return\n", ""),
+        (
+            "        self._evidence, self._best = evidence, best\n",
+            "        self._evidence, self._best = evidence, engine.plan\n",
+        ),
+        ("        if made and advice.exceeds:", "        if False:"),
+        ('        if made and self._mode == "advise":', "        if False:"),
+        ("            self._drifted = self._watch.drifted(work)\n", "            self._drifted = False\n"),
+    ),
+    "autopilot/drift.py": (
+        ("found = found or difference > max(CLEARLY, ERRORS * error)", "found = False"),
+        ("max(CLEARLY, ERRORS * error)", "0.0"),
+    ),
+    "autopilot/pace.py": (
+        ("        self._to_measure_s -= self._measure_s\n", ""),
+        ("self._to_look_s += seconds * LOOK_SHARE", "self._to_look_s += LOOK_S"),
+        ("apart_ms = self.apart_ms if expected else self._window_ms", "apart_ms = self._window_ms * 99"),
+    ),
+}
+
+AUTOPILOT_TESTS: dict[str, list[str]] = {
+    "kernels/plans.py": ["autopilot/test_search.py"],
+    "autopilot/join_sample.py": ["autopilot/test_join_sample.py"],
+    "autopilot/evidence.py": ["autopilot/test_join_sample.py"],
+    "autopilot/sizes.py": ["autopilot/test_search.py"],
+    "autopilot/search.py": ["autopilot/test_search.py"],
+    "autopilot/rule.py": ["autopilot/test_rule.py"],
+    "autopilot/autopilot.py": ["autopilot/test_autopilot.py"],
+    "autopilot/drift.py": ["autopilot/test_drift.py"],
+    "autopilot/pace.py": ["autopilot/test_drift.py"],
+}
+"""Which tests see a file's errors first."""

@@ -1,0 +1,100 @@
+"""When the autopilot looks and measures."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from operators.autopilot.drift import Watch
+from operators.autopilot.pace import LOOK_S, LOOK_SHARE, MEASURE_SHARE, SAVED, Pace
+from operators.engine.engine import Work
+
+
+def at(
+    second: int, *, arrivals: int = 1000, made: float = 2.0, comparisons: float = 3.0, since: Work | None = None
+) -> Work:
+    """The counters after a second more of a steady stream."""
+    before = since or Work(0, 0, (0,), 0, 0, 0, 0.0)
+    return Work(
+        second * 1000,
+        before.tuples + arrivals,
+        (before.selected[0] + arrivals,),
+        before.slices + 1,
+        before.comparisons + int(arrivals * comparisons),
+        before.made + int(arrivals * made),
+        0.0,
+    )
+
+
+def test_steady_counters_have_not_drifted() -> None:
+    watch, work = Watch(), at(1)
+    for second in range(2, 9):
+        assert not watch.drifted(work)
+        work = at(second, since=work, arrivals=1000 + 20 * (second % 2))
+
+
+def test_a_rate_and_the_work_per_tuple_drift() -> None:
+    for change in ({"arrivals": 2000}, {"made": 4.0}, {"comparisons": 1.0}):
+        watch, work = Watch(), at(1)
+        for second in (2, 3, 4):
+            watch.drifted(work)
+            work = at(second, since=work)
+        assert not watch.drifted(work)
+        assert watch.drifted(at(5, since=work, **change))  # type: ignore[arg-type]
+
+
+def test_few_tuples_say_little() -> None:
+    watch, work = Watch(), at(1, arrivals=4)
+    for second in (2, 3):
+        watch.drifted(work)
+        work = at(second, since=work, arrivals=4)
+    watch.drifted(work)
+    assert not watch.drifted(at(4, since=work, arrivals=8))
+
+
+def test_what_comes_after_a_measurement_is_the_new_standard() -> None:
+    watch, work = Watch(), at(1)
+    watch.drifted(work)
+    work = at(2, since=work)
+    watch.drifted(work)
+    watch.rebase()
+    for second in (3, 4):
+        work = at(second, since=work, arrivals=5000)
+        assert not watch.drifted(work)
+
+
+def test_looks_take_their_share_of_the_work() -> None:
+    pace, looked, done_s = Pace(800, 0.001), 0, 0.0
+    assert pace.looks(1)
+    pace.measures(1, expected=True)
+    pace.measures(1000, expected=True)
+    for number in range(1000):
+        done_s += LOOK_S / LOOK_SHARE / 10
+        pace.work(done_s)
+        looked += pace.looks(2000 + number * 100)
+    assert 95 <= looked <= 101
+
+
+def test_measurements_take_their_share_of_the_work_and_save_some_for_drift() -> None:
+    pace, done_s = Pace(800, 0.001), 0.0
+    assert not pace.measures(0, expected=True), "nothing is recent yet"
+    assert pace.measures(1000, expected=False)
+    # Without work, what was saved up is used, one look after the other; then nothing is left.
+    times = [1000 + 100 * n for n in range(1, 10)]
+    assert [pace.measures(time, expected=True) for time in times] == [True] * int(SAVED - 1) + [False] * 6
+    regular = 0
+    for number in range(1000):
+        done_s += 0.001 / MEASURE_SHARE / 10
+        pace.work(done_s)
+        regular += pace.measures(3000 + number * 800, expected=False)
+    assert 85 <= regular <= 100
+
+
+def test_measurements_are_apart_in_event_time_whatever_the_work() -> None:
+    pace, done_s, measured = Pace(800, 0.001), 0.0, []
+    for time in range(0, 8000, 50):
+        done_s += 100.0
+        pace.work(done_s)
+        if pace.measures(time, expected=time >= 4000):
+            measured.append(time)
+    assert [b - a for a, b in pairwise(measured) if b < 4000] == [800] * 4
+    assert min(b - a for a, b in pairwise(measured)) == pace.apart_ms
