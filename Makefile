@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels ahead demo test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill pins clean
+.PHONY: help setup kernels ahead demo test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ lint: setup ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill: bench-%: setup
+bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift: bench-%: setup
 	@$(BIN)/weir bench $*
 bench-engine: ## measure the engine alone
 bench-files: ## measure files to files
@@ -63,6 +63,7 @@ bench-hybmig: ## draw the figures of the HybMig paper
 bench-jit: ## draw the figures of the just-in-time feedback paper
 bench-juggler: ## draw the figures of the Juggler thesis
 bench-spill: ## draw the figures of the state-spill paper
+bench-drift: ## see how well plans follow data that change
 
 pins: ## write ops/constraints.txt anew from the newest packages that pyproject.toml allows
 	@ops/pin.sh

@@ -16,7 +16,7 @@ from operators.autopilot.adaptation import Adaptation, Effect
 from operators.autopilot.drift import Watch
 from operators.autopilot.evidence import Evidence, measure, with_joint
 from operators.autopilot.join_sample import JoinSample
-from operators.autopilot.pace import LOOKS_PER_WINDOW, MEASURE_ROW_S, MEASURE_S, Pace
+from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, Pace
 from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, paid, verdict
 from operators.autopilot.search import cheapest_plan, price, same_tree
 from operators.data.tuples import FOREVER
@@ -29,7 +29,7 @@ from operators.plan.plan import Plan
 
 Mode = Literal["on", "advise"]
 
-SAMPLED_ROWS = 2_048
+SAMPLED_ROWS = 8_192
 """Rows per alias that a measurement joins."""
 
 RECENT = 4
@@ -42,6 +42,9 @@ ROUNDS = 4
 
 KEPT = 1_000
 """Decisions that are kept; the oldest go first."""
+
+KEPT_COUNTERS = 64
+"""How many of the latest counters are kept, to tell what a change of plans saves."""
 
 SETTLED_WINDOWS = 0.25
 """How long after the end of a change its outcome is measured, and what is measured before a change, in windows."""
@@ -112,7 +115,7 @@ class Autopilot:
         self._at: int | None = None
         self._drifted = False
         self._pending: _Pending | None = None
-        self._looks: deque[Work] = deque(maxlen=2 * LOOKS_PER_WINDOW)
+        self._recent: deque[Work] = deque(maxlen=KEPT_COUNTERS)
 
     @property
     def apart_ms(self) -> int:
@@ -124,21 +127,20 @@ class Autopilot:
         engine, at = self._engine, self._engine.cut
         if at <= 0 or (self._at is not None and at <= self._at):
             return
-        if self._at is not None:
+        if self._prices is not None and self._at is not None:
             passed = min(at - self._at, self._window_ms) / 1000
-            if self._prices is not None:
-                self._account = accrue(self._account, self._prices, passed, self._limits.terms)
+            self._account = accrue(self._account, self._prices, passed, self._limits.terms)
         self._at = at
         work = engine.work
-        self._pace.work(_seconds(work, len(engine.query.sources) - 1))
+        self._pace.work(_seconds(work, len(engine.query.sources) - 1), at)
+        self._settle(work)
+        self._recent.append(work)
         looks = self._pace.looks(at) or self._look_always
         if looks:
-            self._settle(work)
-            self._looks.append(work)
             self._drifted = self._watch.drifted(work)
         if self._is_changing():
             return
-        expected = self._drifted or self._prices is None or is_better(self._prices, self._limits.terms)
+        expected = self._drifted or self._prices is None
         if looks and (self._look_always or self._pace.measures(at, expected=expected)):
             self._measure()
         self._decide()
@@ -218,8 +220,8 @@ class Autopilot:
         else:
             engine.migrate(best, AUTO, engine.cut, self._limits.goal)
             since = engine.cut - SETTLED_WINDOWS * self._window_ms
-            recent = [look for look in self._looks if look.cut >= since]
-            recent = recent if len(recent) > 1 else [*self._looks][-2:]
+            recent = [work for work in self._recent if work.cut >= since]
+            recent = recent if len(recent) > 1 else [*self._recent][-2:]
             self._pending = _Pending(engine.migrations[-1], _seconds_per_tuple(recent))
         self._account = paid(self._account, cost_s)
         self._prices = self._advice = None

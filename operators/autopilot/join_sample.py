@@ -17,6 +17,7 @@ from operators.data.evaluate import holds
 from operators.data.keys import key_hashes
 from operators.engine.selectivity import sample
 from operators.kernels.hashing import mix_words
+from operators.kernels.sampled import matching_pairs
 from operators.plan.plan import Leaf, Plan
 from operators.plan.predicates import JoinCondition, conjuncts, join_condition
 from operators.state.sources import Sources
@@ -88,7 +89,8 @@ class JoinSample:
             rows = sample(sources, source.alias, cut, count)
             ts = np.asarray(sources.store(source.alias).gather("_ts", rows).values)
             self._rows[source.alias] = rows
-            self._examined[source.alias] = min(count, sources.living(source.alias, cut))
+            living = sources.living(source.alias, cut)
+            self._examined[source.alias] = -(-living // max(-(-living // count), 1))
             self._recent[source.alias] = (ts >= cut - recent_ms) & (not source.is_table)
 
     def rows(self, alias: str) -> int:
@@ -166,17 +168,8 @@ class JoinSample:
             at = np.arange(n) if valid is None else np.flatnonzero(valid)
             found.append((at, hashes[at]))
         (left_at, left_keys), (right_at, right_keys) = found
-        order = np.argsort(right_keys, kind="stable")
-        ordered = right_keys[order]
-        begin = np.searchsorted(ordered, left_keys, side="left")
-        count = np.searchsorted(ordered, left_keys, side="right") - begin
-        ends = np.cumsum(count)
-        matches = int(ends[-1]) if len(ends) else 0
-        step = max(1, -(-matches // MOST_MATCHES))
-        numbers = np.arange(step // 2, matches, step, dtype=np.int64)
-        of = np.searchsorted(ends, numbers, side="right")
-        partner = order[begin[of] + numbers - (ends[of] - count[of])] if len(numbers) else numbers
-        return np.array([left_at[of], right_at[partner]]), float(step), condition.residual
+        a, b, pairs = matching_pairs(left_keys, right_keys, MOST_MATCHES)
+        return np.array([left_at[a], right_at[b]]), max(pairs / max(len(a), 1), 1.0), condition.residual
 
     def _drawn(self, left: Sampled, right: Sampled, condition: JoinCondition) -> tuple[I64, float, tuple[Expr, ...]]:
         """The same of pairs without a key: all pairs if they are few, else as many drawn by a counter."""

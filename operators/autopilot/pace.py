@@ -3,14 +3,17 @@
 A look compares counters that the engine has anyway; it finds drift of rates, and of selectivities that change the work
 of the running plan. A measurement joins samples; it finds all else. Both have budgets in units of work that has been
 done. After a look that finds drift, a measurement may use what has been saved up.
+
+If the work itself grows, waiting costs more than measuring. So a measurement is also made once the work beyond the
+usual has reached what a measurement costs (the ski rental rule, as in `rule`). What is done from then on is the usual.
 """
 
 from __future__ import annotations
 
-LOOK_S = 20e-6
+LOOK_S = 60e-6
 """The work of a look, in seconds of one core."""
 
-MEASURE_S = 300e-6
+MEASURE_S = 1e-3
 """The work of a measurement per predicate, in seconds of one core, and beside it MEASURE_ROW_S per sampled row."""
 
 MEASURE_ROW_S = 200e-9
@@ -23,7 +26,10 @@ SAVED = 4.0
 """The most measurements that can be saved up for drift; regular ones leave all but one."""
 
 LOOKS_PER_WINDOW = 8
-"""Looks are at least this part of the longest window apart, and measurements without drift a whole window."""
+"""Looks are at least this part of the longest window apart, measurements a whole one, and half of one after drift."""
+
+UNUSUAL = 1.5
+"""Work beyond this multiple of the least since the last measurement, per event time, is beyond the usual."""
 
 FIRST_SHARE = 0.25
 """The first measurement waits for this share of the longest window."""
@@ -48,12 +54,21 @@ class Pace:
         self._measured: int | None = None
         self._first: int | None = None
         self._done_s = 0.0
+        self._at: int | None = None
+        self._usual_s: float | None = None
+        self._beyond_s = 0.0
         self._to_look_s = 0.0
         self._to_measure_s = SAVED * measure_s
 
-    def work(self, done_s: float) -> None:
-        """Note how much work the query has done so far, in seconds of one core."""
+    def work(self, done_s: float, at: int) -> None:
+        """Note how much work the query has done so far, in seconds of one core, and until which event time."""
         seconds, self._done_s = done_s - self._done_s, done_s
+        passed = 0 if self._at is None else at - self._at
+        self._at = at
+        if self._measured is not None and passed > 0:
+            usual = seconds / passed if self._usual_s is None else min(self._usual_s, seconds / passed)
+            self._usual_s = usual
+            self._beyond_s += max(seconds - UNUSUAL * usual * passed, 0.0)
         self._to_look_s += seconds * LOOK_SHARE
         self._to_measure_s = min(self._to_measure_s + seconds * MEASURE_SHARE, SAVED * self._measure_s)
 
@@ -75,10 +90,12 @@ class Pace:
         if at - self._first < FIRST_SHARE * self._window_ms:
             return False
         if self._measured is not None:
-            apart_ms = self.apart_ms if expected else self._window_ms
+            apart_ms = self._window_ms // 2 if expected else self._window_ms
             kept_s = self._measure_s * (1.0 if expected else SAVED)
-            if at - self._measured < apart_ms or self._to_measure_s < kept_s:
+            lost = self._beyond_s >= self._measure_s and at - self._measured >= self.apart_ms
+            if not lost and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
                 return False
         self._measured = at
-        self._to_measure_s -= self._measure_s
+        self._usual_s, self._beyond_s = None, 0.0
+        self._to_measure_s = max(self._to_measure_s - self._measure_s, 0.0)
         return True

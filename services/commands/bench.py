@@ -287,6 +287,19 @@ _redraws(
 
 
 @app.command()
+def drift(
+    quick: PaperQuick = False,
+    full: Full = False,
+    figure: FigureNumber = None,
+    runs: PaperRuns = None,
+    seed: Seed = 1,
+    out: Out = Path("bench-results"),
+) -> None:
+    """How well plans follow data that change: --adapt on against every static plan and a clairvoyant."""
+    _redraw("ops.bench.drift.figures", quick, full, figure, runs, seed, out)
+
+
+@app.command()
 def jit(
     quick: PaperQuick = False,
     full: Full = False,

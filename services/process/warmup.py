@@ -43,6 +43,7 @@ from operators.juggler.predicates.order import ADAPTIVE, ORDERS
 from operators.juggler.routing.tuples_in_flight import ENCODINGS
 from operators.kernels.lattice import minimal_alive, note_matches
 from operators.kernels.partition import groups_of
+from operators.kernels.sampled import matching_pairs
 from operators.kernels.scan import OPS
 from operators.plan.plan import parse_plan
 from operators.state.checkpoint import blocks_by_time
@@ -318,6 +319,8 @@ def _plans() -> None:
     known = Evidence(query, {alias: Arrivals(1.0, 1.0, 0.1) for alias in "ABC"}, pairs, frozenset(pairs))
     price(known, cheapest_plan(known, parse_plan(_PLANS[0], query)))
     cheapest_of_order(known, ("A", "B", "C"))
+    hashes = np.arange(ROWS, dtype=np.uint64)
+    matching_pairs(hashes, hashes, ROWS)
 
 
 def _rows(stream: Stream, seed: int) -> list[bytes]:

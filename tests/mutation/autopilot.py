@@ -13,10 +13,14 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         ("for k in range(i, j):", "for k in range(i, i + 1):"),
     ),
+    "kernels/sampled.py": (
+        ("heads[slot] = i\n", "pass\n"),
+        ("            pairs += right[at] == left[i]\n", "            pairs += 1\n"),
+        ("            if right[at] == left[i]:\n", "            if True:\n"),
+    ),
     "autopilot/join_sample.py": (
         ("(ts >= cut - recent_ms)", "(ts > cut)"),
         ("        return every - old", "        return every"),
-        ('side="right") - begin\n', 'side="left") - begin\n'),
         ("            rows = rows[:, good]\n", ""),
         ("/ m**2))", "/ m**3))"),
     ),
@@ -60,14 +64,17 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("max(CLEARLY, ERRORS * error)", "0.0"),
     ),
     "autopilot/pace.py": (
-        ("        self._to_measure_s -= self._measure_s\n", ""),
+        ("max(self._to_measure_s - self._measure_s, 0.0)", "self._to_measure_s"),
+        ("self._beyond_s += max(seconds - UNUSUAL * usual * passed, 0.0)", "self._beyond_s += seconds"),
+        ("self._beyond_s += max(seconds - UNUSUAL * usual * passed, 0.0)", "pass"),
         ("self._to_look_s += seconds * LOOK_SHARE", "self._to_look_s += LOOK_S"),
-        ("apart_ms = self.apart_ms if expected else self._window_ms", "apart_ms = self._window_ms * 99"),
+        ("apart_ms = self._window_ms // 2 if expected", "apart_ms = self._window_ms * 99 if expected"),
     ),
 }
 
 AUTOPILOT_TESTS: dict[str, list[str]] = {
     "kernels/plans.py": ["autopilot/test_search.py"],
+    "kernels/sampled.py": ["autopilot/test_join_sample.py"],
     "autopilot/join_sample.py": ["autopilot/test_join_sample.py"],
     "autopilot/evidence.py": ["autopilot/test_join_sample.py"],
     "autopilot/sizes.py": ["autopilot/test_search.py"],

@@ -137,8 +137,8 @@ def test_it_follows_selectivities_that_swap() -> None:
     observed(engine, autopilot)
     got = run(engine, 30, first_swap)
     made = [one for one in autopilot.adaptations if one.made]
-    assert len(made) == 1, [one.line() for one in autopilot.adaptations]
-    assert 12_000 < made[0].at < 12_000 + 3 * WINDOW_MS
+    assert len(made) in (1, 2), [one.line() for one in autopilot.adaptations]
+    assert all(12_000 < one.at < 12_000 + 3 * WINDOW_MS for one in made)
     assert frozenset("AD") in joins_of(str(engine.plan)), engine.plan
     assert made[0].predicted.saving > 0.2
     assert "A D" in made[0].evidence

@@ -69,7 +69,7 @@ def test_looks_take_their_share_of_the_work() -> None:
     pace.measures(1000, expected=True)
     for number in range(1000):
         done_s += LOOK_S / LOOK_SHARE / 10
-        pace.work(done_s)
+        pace.work(done_s, 2000 + number * 100)
         looked += pace.looks(2000 + number * 100)
     assert 95 <= looked <= 101
 
@@ -79,13 +79,13 @@ def test_measurements_take_their_share_of_the_work_and_save_some_for_drift() -> 
     assert not pace.measures(0, expected=True), "nothing is recent yet"
     assert pace.measures(1000, expected=False)
     # Without work, what was saved up is used, one look after the other; then nothing is left.
-    times = [1000 + 100 * n for n in range(1, 10)]
+    times = [1000 + 400 * n for n in range(1, 10)]
     assert [pace.measures(time, expected=True) for time in times] == [True] * int(SAVED - 1) + [False] * 6
     regular = 0
     for number in range(1000):
         done_s += 0.001 / MEASURE_SHARE / 10
-        pace.work(done_s)
-        regular += pace.measures(3000 + number * 800, expected=False)
+        pace.work(done_s, 9000 + number * 800)
+        regular += pace.measures(9000 + number * 800, expected=False)
     assert 85 <= regular <= 100
 
 
@@ -93,8 +93,21 @@ def test_measurements_are_apart_in_event_time_whatever_the_work() -> None:
     pace, done_s, measured = Pace(800, 0.001), 0.0, []
     for time in range(0, 8000, 50):
         done_s += 100.0
-        pace.work(done_s)
+        pace.work(done_s, time)
         if pace.measures(time, expected=time >= 4000):
             measured.append(time)
     assert [b - a for a, b in pairwise(measured) if b < 4000] == [800] * 4
-    assert min(b - a for a, b in pairwise(measured)) == pace.apart_ms
+    assert min(b - a for a, b in pairwise(measured)) == 400
+
+
+def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
+    pace, done_s, measured = Pace(800, 0.001), 0.0, []
+    pace.measures(0, expected=True)
+    for time in range(1000, 1000 + int(SAVED) * 400, 400):
+        assert pace.measures(time, expected=True)
+    for time in range(4000, 40_000, 100):
+        done_s += 0.0001 if time < 20_000 else 0.0011
+        pace.work(done_s, time)
+        if pace.measures(time, expected=False):
+            measured.append(time)
+    assert measured == [20_100], "half of it was beyond the usual, then this was the usual"
