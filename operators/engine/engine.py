@@ -358,6 +358,11 @@ class Engine(IntakeMethods):
         return self._sources
 
     @property
+    def processed_tuples(self) -> int:
+        """Source tuples processed since the start."""
+        return self._processed_tuples
+
+    @property
     def work(self) -> Work:
         """What has been done since the start. Cost: a few microseconds."""
         return Work(
