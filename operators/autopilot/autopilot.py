@@ -146,8 +146,8 @@ class Autopilot:
             self._drifted = self._watch.drifted(work)
         if self._is_changing():
             return
-        expected = self._drifted or self._prices is None
-        if looks and (self._look_always or self._pace.measures(at, expected=expected)):
+        unpriced = self._prices is None
+        if looks and (self._look_always or self._pace.measures(at, drifted=self._drifted, unpriced=unpriced)):
             self._measure()
         self._decide()
 
@@ -235,6 +235,7 @@ class Autopilot:
             recent = recent if len(recent) > 1 else [*self._recent][-2:]
             self._pending = _Pending(engine.migrations[-1], _seconds_per_tuple(recent))
         self._account = paid(self._account, cost_s)
+        self._pace.changed()
         self._prices = self._advice = None
         return True
 

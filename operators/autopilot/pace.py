@@ -80,18 +80,23 @@ class Pace:
         self._looked, self._to_look_s = at, 0.0
         return True
 
-    def measures(self, at: int, *, expected: bool) -> bool:
+    def changed(self) -> None:
+        """Note that the plan has been changed. Whether that was right is measured once, whatever it costs."""
+        self._to_measure_s += self._measure_s
+
+    def measures(self, at: int, *, drifted: bool, unpriced: bool = False) -> bool:
         """Return whether to measure at this event time, and note that it is done.
 
         Args:
-            expected: something has drifted, a better plan is known, or no plan's price.
+            drifted: a look has found drift.
+            unpriced: the plan has been changed since the last measurement.
         """
         self._first = at if self._first is None else self._first
         if at - self._first < FIRST_SHARE * self._window_ms:
             return False
         if self._measured is not None:
-            apart_ms = self._window_ms // 2 if expected else self._window_ms
-            kept_s = self._measure_s * (1.0 if expected else SAVED)
+            apart_ms = self._window_ms // 2 if drifted else self._window_ms
+            kept_s = self._measure_s * (1.0 if drifted or unpriced else SAVED)
             lost = self._beyond_s >= self._measure_s and at - self._measured >= self.apart_ms
             if not lost and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
                 return False

@@ -68,7 +68,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._beyond_s += max(seconds - UNUSUAL * usual * passed, 0.0)", "self._beyond_s += seconds"),
         ("self._beyond_s += max(seconds - UNUSUAL * usual * passed, 0.0)", "pass"),
         ("self._to_look_s += seconds * LOOK_SHARE", "self._to_look_s += LOOK_S"),
-        ("apart_ms = self._window_ms // 2 if expected", "apart_ms = self._window_ms * 99 if expected"),
+        ("apart_ms = self._window_ms // 2 if drifted", "apart_ms = self._window_ms * 99 if drifted"),
+        ("        self._to_measure_s += self._measure_s\n", ""),
     ),
 }
 

@@ -65,8 +65,8 @@ def test_what_comes_after_a_measurement_is_the_new_standard() -> None:
 def test_looks_take_their_share_of_the_work() -> None:
     pace, looked, done_s = Pace(800, 0.001), 0, 0.0
     assert pace.looks(1)
-    pace.measures(1, expected=True)
-    pace.measures(1000, expected=True)
+    pace.measures(1, drifted=True)
+    pace.measures(1000, drifted=True)
     for number in range(1000):
         done_s += LOOK_S / LOOK_SHARE / 10
         pace.work(done_s, 2000 + number * 100)
@@ -76,16 +76,16 @@ def test_looks_take_their_share_of_the_work() -> None:
 
 def test_measurements_take_their_share_of_the_work_and_save_some_for_drift() -> None:
     pace, done_s = Pace(800, 0.001), 0.0
-    assert not pace.measures(0, expected=True), "nothing is recent yet"
-    assert pace.measures(1000, expected=False)
+    assert not pace.measures(0, drifted=True), "nothing is recent yet"
+    assert pace.measures(1000, drifted=False)
     # Without work, what was saved up is used, one look after the other; then nothing is left.
     times = [1000 + 400 * n for n in range(1, 10)]
-    assert [pace.measures(time, expected=True) for time in times] == [True] * int(SAVED - 1) + [False] * 6
+    assert [pace.measures(time, drifted=True) for time in times] == [True] * int(SAVED - 1) + [False] * 6
     regular = 0
     for number in range(1000):
         done_s += 0.001 / MEASURE_SHARE / 10
         pace.work(done_s, 9000 + number * 800)
-        regular += pace.measures(9000 + number * 800, expected=False)
+        regular += pace.measures(9000 + number * 800, drifted=False)
     assert 85 <= regular <= 100
 
 
@@ -94,7 +94,7 @@ def test_measurements_are_apart_in_event_time_whatever_the_work() -> None:
     for time in range(0, 8000, 50):
         done_s += 100.0
         pace.work(done_s, time)
-        if pace.measures(time, expected=time >= 4000):
+        if pace.measures(time, drifted=time >= 4000):
             measured.append(time)
     assert [b - a for a, b in pairwise(measured) if b < 4000] == [800] * 4
     assert min(b - a for a, b in pairwise(measured)) == 400
@@ -102,12 +102,24 @@ def test_measurements_are_apart_in_event_time_whatever_the_work() -> None:
 
 def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
     pace, done_s, measured = Pace(800, 0.001), 0.0, []
-    pace.measures(0, expected=True)
+    pace.measures(0, drifted=True)
     for time in range(1000, 1000 + int(SAVED) * 400, 400):
-        assert pace.measures(time, expected=True)
+        assert pace.measures(time, drifted=True)
     for time in range(4000, 40_000, 100):
         done_s += 0.0001 if time < 20_000 else 0.0011
         pace.work(done_s, time)
-        if pace.measures(time, expected=False):
+        if pace.measures(time, drifted=False):
             measured.append(time)
     assert measured == [20_100], "half of it was beyond the usual, then this was the usual"
+
+
+def test_a_change_is_followed_by_a_measurement_a_window_later() -> None:
+    pace = Pace(800, 0.001)
+    pace.measures(0, drifted=True)
+    for time in range(1000, 1000 + int(SAVED) * 400, 400):
+        assert pace.measures(time, drifted=True)
+    assert not pace.measures(9000, drifted=False, unpriced=True), "nothing is left"
+    pace.changed()
+    assert not pace.measures(2900, drifted=False, unpriced=True), "the window has not passed"
+    assert pace.measures(3000, drifted=False, unpriced=True)
+    assert not pace.measures(9000, drifted=False, unpriced=True)
