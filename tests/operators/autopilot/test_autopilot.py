@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.autopilot import autopilot as module
+from operators.autopilot import pace as pace_module
 from operators.autopilot.autopilot import Autopilot, Limits, why_not
+from operators.autopilot.pace import Pace
 from operators.autopilot.rule import Terms
 from operators.engine.engine import Engine
 from operators.migration.advise import PREFERENCES, Goal
@@ -202,3 +204,42 @@ def test_what_is_not_adapted_says_why() -> None:
     assert "two inputs" in why_not(Engine(chain(2)))
     assert "mjoin" in why_not(Engine(chain(3), executor="mjoin"))
     assert not why_not(Engine(chain(3)))
+
+
+def test_a_change_that_none_may_overlap_is_waited_for() -> None:
+    engine = star()
+    other = parse_plan("(((A D) C) B)", engine.query)
+    autopilot = Autopilot(engine, HASTY, look_always=True)
+    observed(engine, autopilot)
+    engine.migrate(other, "parallel-track", 500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "cheapest_plan", lambda evidence, running: parse_plan("(((A C) B) D)", engine.query))
+        run(engine, 3, lambda _: EVEN)
+    first, *later = engine.migrations
+    assert first.strategy == "parallel-track"
+    assert later
+    assert first.finished_at is not None
+    assert later[0].cut >= first.finished_at
+
+
+def test_a_stream_that_becomes_faster_is_drift() -> None:
+    engine, told = star(), []
+    autopilot = Autopilot(engine)
+    observed(engine, autopilot)
+    measures = Pace.measures
+
+    def noted(pace: Pace, at: int, *, drifted: bool, unpriced: bool = False) -> bool:
+        told.append((at, drifted))
+        return measures(pace, at, drifted=drifted, unpriced=unpriced)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pace, "measures", noted)
+        patch.setattr(pace_module, "LOOK_S", 0.0)
+        for number in range(8):
+            faster = {"d": 4 * SECOND} if number >= 5 else {}
+            for name in "abcd":
+                engine.push(name, 0, events(number, EVEN, faster.get(name, SECOND))[name])
+            for tenth in range(1, 10):
+                engine.advance(number * 1000 + tenth * 100)
+    assert not any(drifted for at, drifted in told if 2000 <= at < 5000)
+    assert any(drifted for at, drifted in told if at >= 5000)
