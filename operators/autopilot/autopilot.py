@@ -115,7 +115,7 @@ class Autopilot:
         aliases = len(engine.query.sources)
         self._pace = Pace(self._window_ms, aliases * (MEASURE_S + SAMPLED_ROWS * MEASURE_ROW_S))
         self._advice: Advice | None = None
-        self._reason = ""
+        self._told: bool | None = None
         self._at: int | None = None
         self._tuples = 0
         self._drifted = False
@@ -180,7 +180,7 @@ class Autopilot:
         self._evidence, self._best = evidence, best
         self._prices = self._priced(evidence)
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
-        self._reason = ""
+        self._told = None
 
     def _priced(self, evidence: Evidence) -> Prices:
         running, best = price(evidence, self._engine.plan), price(evidence, self._best)
@@ -205,7 +205,7 @@ class Autopilot:
         )
 
     def _decide(self) -> None:
-        """Change to the best plan if that has paid; keep a record of a decision that is new or has changed."""
+        """Change to the best plan if that has paid; keep one record of it, and another if it changes."""
         prices, evidence, advice, terms = self._prices, self._evidence, self._advice, self._limits.terms
         if prices is None or evidence is None or advice is None or not is_better(prices, terms):
             return
@@ -216,10 +216,10 @@ class Autopilot:
             reason, made = f"{advice.strategy}: {advice.reason}", False
         if made and self._mode == "advise":
             reason, made = f"advised, not made: {reason}", False
-            self._account = replace(self._account, excess=0.0)
         if made:
             made = self._make(cost_s)
-        if made or reason != self._reason:
+        if made or self._told != found.change:
+            self._told = found.change
             self._record(advice, prices, evidence, reason, made)
 
     def _make(self, cost_s: float) -> bool:
@@ -241,7 +241,7 @@ class Autopilot:
 
     def _record(self, advice: Advice, prices: Prices, evidence: Evidence, reason: str, made: bool) -> None:
         """Keep the decision. One that was not made is replaced by the next one about the same change."""
-        engine, self._reason = self._engine, reason
+        engine = self._engine
         predicted = Effect(
             (prices.running - prices.best) / prices.running, advice.predicted.work_s, advice.predicted.silence_s
         )

@@ -237,8 +237,8 @@ JIT_ON_KAFKA = "ops.bench.kafka.jit_kafka"
 """The module whose `BENCH` measures feedback between workers."""
 
 
-def _redraws(name: str, help: str) -> None:
-    """Add the command that draws a paper's figures."""
+def _redraws(name: str, help: str, module: str | None = None) -> None:
+    """Add the command that draws figures: a paper's, or those of a module."""
 
     @app.command(name, help=help)
     def command(
@@ -249,7 +249,7 @@ def _redraws(name: str, help: str) -> None:
         seed: Seed = 1,
         out: Out = Path("bench-results"),
     ) -> None:
-        _redraw(figures_of(name), quick, full, figure, runs, seed, out)
+        _redraw(module or figures_of(name), quick, full, figure, runs, seed, out)
 
 
 def _redraw(module: str, quick: bool, full: bool, figure: int | None, runs: int | None, seed: int, out: Path) -> None:
@@ -284,19 +284,11 @@ _redraws(
     "juggler",
     "The figures of the Juggler thesis, 5.4 to 5.12, redrawn; and drift, and up to 1,000 queries in one operator.",
 )
-
-
-@app.command()
-def drift(
-    quick: PaperQuick = False,
-    full: Full = False,
-    figure: FigureNumber = None,
-    runs: PaperRuns = None,
-    seed: Seed = 1,
-    out: Out = Path("bench-results"),
-) -> None:
-    """How well plans follow data that change: --adapt on against every static plan and a clairvoyant."""
-    _redraw("ops.bench.drift.figures", quick, full, figure, runs, seed, out)
+_redraws(
+    "drift",
+    "How well plans follow data that change: --adapt on against every static plan and a clairvoyant.",
+    "ops.bench.drift.figures",
+)
 
 
 @app.command()
