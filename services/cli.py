@@ -46,6 +46,12 @@ COMMANDS = {
         "migrate",
         "Change the plan of a running query; its results and their order stay the same.",
     ),
+    "decisions": Entry(
+        "services.commands.decisions",
+        "decisions",
+        "List the changes of plans that `weir worker --adapt` has weighed: when, why, what was expected, what came of "
+        "it.",
+    ),
     "warmup": Entry(
         "services.commands.warmup",
         "warmup",

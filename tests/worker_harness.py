@@ -249,13 +249,14 @@ class WorkerProcess:
         log: Path,
         env: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        module: str = "services.cli",
     ) -> None:
         self.port = free_port()
         self.log = log
         command = [
             sys.executable,
             "-m",
-            "services.cli",
+            module,
             "worker",
             str(case.path),
             "--bootstrap",

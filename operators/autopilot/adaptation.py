@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 
@@ -36,6 +37,7 @@ class Adaptation:
             with the factor by which it may be off (one standard error).
         predicted: what was expected.
         measured: what came of it; None until it is known.
+        change: the name of the change of plans; empty where none was made.
     """
 
     at: int
@@ -47,10 +49,32 @@ class Adaptation:
     evidence: dict[str, tuple[float, float]]
     predicted: Effect
     measured: Effect | None = None
+    change: str = ""
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> Adaptation:
+        """Read what `document` has returned.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is damaged.
+        """
+        effects = {name: document[name] and Effect(**document[name]) for name in ("predicted", "measured")}
+        evidence = {name: (float(value), float(factor)) for name, (value, factor) in document["evidence"].items()}
+        known = {field.name: document[field.name] for field in fields(Adaptation)}
+        return Adaptation(**{**known, **effects, "evidence": evidence})
 
     def document(self) -> dict[str, Any]:
         """Return JSON-compatible values."""
         return asdict(self)
+
+    def evidence_lines(self) -> list[str]:
+        """Return what the decision rests on, a line for each rate and each share."""
+        lines = []
+        for name, (value, factor) in self.evidence.items():
+            several = " " in name
+            known = f"one of {1 / max(value, 1e-300):,.4g} combinations matches" if several else f"{value:,.4g}/s"
+            lines.append(f"{name}: {known}, within a factor of {factor:.2f}")
+        return lines
 
     def line(self) -> str:
         """Return the decision as one line for people."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from operators.autopilot.adaptation import Adaptation, Effect
+from operators.autopilot.changes import Changes, EngineChanges
 from operators.autopilot.drift import Watch
 from operators.autopilot.evidence import Evidence, measure, with_joint
 from operators.autopilot.join_sample import JoinSample
@@ -24,7 +25,7 @@ from operators.engine.engine import Engine, Work
 from operators.migration.advise import Advice, Goal, advise
 from operators.migration.schedule import MigrationRecord
 from operators.migration.sizes import CALL_S, ENTER_S, MAKE_S, PROBE_S, SCAN_S, SLICE_S
-from operators.migration.strategies import AUTO, strategy_of
+from operators.migration.strategies import strategy_of
 from operators.plan.plan import Plan
 
 Mode = Literal["on", "advise"]
@@ -67,13 +68,39 @@ class Limits:
     terms: Terms = field(default_factory=Terms)
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """What an earlier autopilot of the same query has left.
+
+    Attributes:
+        decisions: by number.
+        account: after the last of them.
+        first: the plan with which the query began.
+    """
+
+    decisions: Mapping[int, Adaptation]
+    account: Account
+    first: Plan
+
+
 @dataclass(slots=True)
 class _Pending:
-    """A change that has been made, whose outcome is not known yet."""
+    """A change that has been asked for, whose outcome is not known yet.
 
-    record: MigrationRecord
+    Attributes:
+        number: of the decision.
+        at: event time of the decision.
+        cost_s: what it has been predicted to cost.
+        before_s: seconds per tuple before it; None without a clock.
+        ended: the counters when it had ended.
+    """
+
+    number: int
+    change: str
+    plan: Plan
+    at: int
+    cost_s: float
     before_s: float | None
-    made: Adaptation | None = None
     ended: Work | None = None
 
 
@@ -83,11 +110,15 @@ class Autopilot:
     Args:
         engine: a tree of binary joins (`why_not`).
         mode: `advise` decides and records, and changes nothing.
-        change: makes a change of plans; None to ask the engine itself. It returns whether the change is under way.
+        changes: makes the changes; None to ask the engine itself.
+        history: where to continue; None at the start of a query.
         look_always: measure at every call, however much that costs; for tests.
 
     Attributes:
-        adaptations: the decisions, oldest first.
+        decisions: the latest ones by number, oldest first. One that was not made is replaced by the next one about the
+            same change, and one whose outcome becomes known by itself with the outcome.
+        account: what has been lost and spent so far.
+        first: the plan with which the query began.
     """
 
     def __init__(
@@ -96,17 +127,19 @@ class Autopilot:
         limits: Limits | None = None,
         *,
         mode: Mode = "on",
-        change: Callable[[Plan, int, Goal], bool] | None = None,
+        changes: Changes | None = None,
+        history: History | None = None,
         look_always: bool = False,
     ) -> None:
-        self.adaptations: deque[Adaptation] = deque(maxlen=KEPT)
+        history = history or History({}, Account(), engine.plan)
+        self.decisions: dict[int, Adaptation] = dict(history.decisions)
+        self.account = history.account
+        self.first = history.first
         self._engine = engine
         self._limits = limits or Limits()
         self._mode = mode
-        self._change = change
+        self._changes = changes or EngineChanges(engine)
         self._look_always = look_always
-        self._first = engine.plan
-        self._account = Account()
         self._prices: Prices | None = None
         self._best = engine.plan
         self._evidence: Evidence | None = None
@@ -123,6 +156,11 @@ class Autopilot:
         self._recent: deque[Work] = deque(maxlen=KEPT_COUNTERS)
 
     @property
+    def adaptations(self) -> list[Adaptation]:
+        """The decisions, oldest first."""
+        return list(self.decisions.values())
+
+    @property
     def apart_ms(self) -> int:
         """The least event time between two looks."""
         return self._pace.apart_ms
@@ -135,7 +173,7 @@ class Autopilot:
         self._tuples = engine.processed_tuples
         if self._prices is not None and self._at is not None:
             passed = min(at - self._at, self._window_ms) / 1000
-            self._account = accrue(self._account, self._prices, passed, self._limits.terms)
+            self.account = accrue(self.account, self._prices, passed, self._limits.terms)
         self._at = at
         work = engine.work
         self._pace.work(_seconds(work, len(engine.query.sources) - 1), at)
@@ -158,6 +196,8 @@ class Autopilot:
 
     def _is_changing(self) -> bool:
         """Return whether a change is under way that another one may not overlap."""
+        if self._changes.busy:
+            return True
         open_ones = [record for record in self._engine.migrations if record.open]
         return any(r.began_at is None or not strategy_of(r.strategy).overlaps for r in open_ones)
 
@@ -188,7 +228,7 @@ class Autopilot:
         if best < running:
             for other in evidence.varied():
                 error += (price(other, self._engine.plan) - price(other, self._best) - running + best) ** 2
-        return Prices(running, best, price(evidence, self._first), math.sqrt(error))
+        return Prices(running, best, price(evidence, self.first), math.sqrt(error))
 
     def _advise(self) -> Advice:
         """Choose a strategy for the change to the best plan, and predict its cost."""
@@ -210,37 +250,42 @@ class Autopilot:
         if prices is None or evidence is None or advice is None or not is_better(prices, terms):
             return
         cost_s = advice.predicted.work_s / advice.pace
-        found = verdict(self._account, prices, cost_s, terms)
+        found = verdict(self.account, prices, cost_s, terms)
         reason, made = found.reason, found.change
         if made and advice.exceeds:
             reason, made = f"{advice.strategy}: {advice.reason}", False
         if made and self._mode == "advise":
             reason, made = f"advised, not made: {reason}", False
-        if made:
-            made = self._make(cost_s)
         if made or self._told != found.change:
             self._told = found.change
-            self._record(advice, prices, evidence, reason, made)
+            number = self._record(advice, prices, evidence, reason)
+            if made:
+                self._make(number, advice, cost_s)
 
-    def _make(self, cost_s: float) -> bool:
-        """Change to the best plan; return whether that is under way."""
+    def _make(self, number: int, advice: Advice, cost_s: float) -> None:
+        """Ask for the change to the best plan."""
         engine, best = self._engine, self._best
-        if self._change is not None:
-            if not self._change(best, engine.cut, self._limits.goal):
-                return False
-        else:
-            engine.migrate(best, AUTO, engine.cut, self._limits.goal)
-            since = engine.cut - SETTLED_WINDOWS * self._window_ms
-            recent = [work for work in self._recent if work.cut >= since]
-            recent = recent if len(recent) > 1 else [*self._recent][-2:]
-            self._pending = _Pending(engine.migrations[-1], _seconds_per_tuple(recent))
-        self._account = paid(self._account, cost_s)
+        change = self._changes.ask(best, advice.strategy, self._limits.goal)
+        since = engine.cut - SETTLED_WINDOWS * self._window_ms
+        recent = [work for work in self._recent if work.cut >= since]
+        recent = recent if len(recent) > 1 else [*self._recent][-2:]
+        self._pending = _Pending(number, change, best, engine.cut, cost_s, _seconds_per_tuple(recent))
+        self.decisions[number] = replace(self.decisions[number], made=True, change=change)
+        self.account = paid(self.account, cost_s)
         self._pace.changed()
         self._prices = self._advice = None
-        return True
 
-    def _record(self, advice: Advice, prices: Prices, evidence: Evidence, reason: str, made: bool) -> None:
-        """Keep the decision. One that was not made is replaced by the next one about the same change."""
+    def withdraw(self, change: str, reason: str) -> None:
+        """Note that a change that was asked for is not made: all stays as it was."""
+        if self._pending is not None and self._pending.change == change:
+            self.account = paid(self.account, -self._pending.cost_s)
+            self._pending = None
+        for number, decision in self.decisions.items():
+            if decision.change == change:
+                self.decisions[number] = replace(decision, made=False, change="", reason=reason)
+
+    def _record(self, advice: Advice, prices: Prices, evidence: Evidence, reason: str) -> int:
+        """Keep the decision, and return its number."""
         engine = self._engine
         predicted = Effect(
             (prices.running - prices.best) / prices.running, advice.predicted.work_s, advice.predicted.silence_s
@@ -250,21 +295,22 @@ class Autopilot:
             for aliases, share in shares.items():
                 name = " ".join(s.alias for s in engine.query.sources if s.alias in aliases)
                 known[name] = math.exp(share.log), math.exp(math.sqrt(share.variance))
-        made_now = Adaptation(
-            engine.cut, made, str(engine.plan), str(self._best), advice.strategy, reason, known, predicted
+        found = Adaptation(
+            engine.cut, False, str(engine.plan), str(self._best), advice.strategy, reason, known, predicted
         )
-        if self.adaptations:
-            last = self.adaptations[-1]
-            if not last.made and (last.from_plan, last.to_plan) == (made_now.from_plan, made_now.to_plan):
-                self.adaptations.pop()
-        self.adaptations.append(made_now)
-        if made and self._pending is not None:
-            self._pending.made = made_now
+        number, last = next(reversed(self.decisions.items()), (0, None))
+        if last is None or last.made or (last.from_plan, last.to_plan) != (found.from_plan, found.to_plan):
+            number += 1
+        self.decisions[number] = found
+        if len(self.decisions) > KEPT:
+            del self.decisions[next(iter(self.decisions))]
+        return number
 
     def _settle(self, now: Work) -> None:
         """Find out what came of the last change, once it is over and the window shows it."""
         pending = self._pending
-        if pending is None or pending.record.finished_at is None:
+        record = None if pending is None else self._migration(pending)
+        if pending is None or record is None or record.finished_at is None:
             return
         if pending.ended is None:
             pending.ended = now
@@ -273,15 +319,16 @@ class Autopilot:
             return
         after_s = _seconds_per_tuple([pending.ended, now])
         self._pending = None
-        record, made = pending.record, pending.made
-        if after_s is None or not pending.before_s or made is None or made not in self.adaptations:
+        decision = self.decisions.get(pending.number)
+        if after_s is None or not pending.before_s or decision is None:
             return
-        cost_s = record.comparisons * MAKE_S
-        self.adaptations[self.adaptations.index(made)] = replace(
-            made,
-            strategy=record.strategy,
-            measured=Effect(1 - after_s / pending.before_s, cost_s, record.longest_silence_s),
-        )
+        measured = Effect(1 - after_s / pending.before_s, record.comparisons * MAKE_S, record.longest_silence_s)
+        self.decisions[pending.number] = replace(decision, strategy=record.strategy, measured=measured)
+
+    def _migration(self, pending: _Pending) -> MigrationRecord | None:
+        """The engine's record of a change; None while it does not know of it."""
+        found = (r for r in reversed(self._engine.migrations) if r.cut >= pending.at and r.plan == pending.plan)
+        return next(found, None)
 
 
 def _seconds_per_tuple(looks: list[Work]) -> float | None:

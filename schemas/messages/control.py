@@ -1,6 +1,6 @@
 """Messages of the control topics: JSON objects with a `type` and a version `v`.
 
-Five kinds of topics, each with one partition:
+Six kinds of topics, each with one partition:
 
 - `<group>.control`: the barrier of plan changes (`Request` to `Done`), never shortened, read from the beginning by
   every worker and coordinator of the group. `services.control.barrier` documents the effects of the messages and their
@@ -9,6 +9,8 @@ Five kinds of topics, each with one partition:
   kept for minutes. Counters start at 0 with each incarnation of a task (`life`): differences make sense within one
   incarnation only. `PartitionTotals` report to tasks what was produced from partition groups that they store
   (`operators.spill.exchange`).
+- `<group>.decisions`: a `Decision` for each change of plans that was weighed, under its number as key, compacted. The
+  task that decides (`services.program.leader`) reads it when it starts, and `weir decisions` for people.
 - `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, kept
   for minutes. A `Demanded` is a request; writers announce in band what they do about it (`schemas.codecs.notice`).
 - `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops the query. A group of queries has a
@@ -262,6 +264,23 @@ class MemberRecord(_Message, frozen=True, kw_only=True, tag="member"):
     error: str = ""
 
 
+class Decision(_Message, frozen=True, kw_only=True, tag="decision"):
+    """A change of plans that was weighed.
+
+    Attributes:
+        number: of the decision, from 1; a later message under the same number replaces this one.
+        adaptation: `operators.autopilot.adaptation.Adaptation.document()`.
+        account: `operators.autopilot.rule.Account`, after the decision.
+        first_plan: the plan with which the query began.
+    """
+
+    query: str
+    number: int
+    adaptation: dict[str, Any]
+    account: dict[str, float]
+    first_plan: str
+
+
 class Demanded(_Message, frozen=True, kw_only=True, tag="demanded"):
     """What a task does not need, and what it needs again, of one of its partitions.
 
@@ -322,6 +341,7 @@ ControlMessage = (
     | RegisteredQuery
     | RegisteredGroup
     | MemberRecord
+    | Decision
     | Demanded
     | Awaited
     | PartitionTotals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from operators.plan.plan import parse_plan
 from schemas import refusals
 from schemas.errors import UsageError
-from services.commands.explain_queries import explain_queries
+from schemas.query import Query
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
 from services.commands.run.options import ExecutorChoice
@@ -100,7 +101,7 @@ def explain(
             for option in (option for option, value in given.items() if value):
                 names = listed([one.name for one in queries])
                 raise UsageError(f"{option} is about one query, and {query} has {len(queries)}: --query of {names}")
-            typer.echo(explain_queries(queries))
+            typer.echo(_explain_queries(queries))
             return
     running = analyze and not source
     if running and plan is not None:
@@ -164,3 +165,20 @@ def explain(
         typer.echo("\n" * (number > 0) + "\n".join(one.lines()))
     for line in missing:
         typer.echo(line)
+
+
+def _explain_queries(queries: Sequence[Query]) -> str:
+    """What `weir run` makes of several queries: their shared operator, and the plans of those that run standalone."""
+    from operators.explain.explain import explain
+    from operators.groups.explain import explain_group
+    from operators.groups.sharing import sharing
+    from operators.plan.choose import choose_plan, declared_statistics
+    from schemas.groups import query_group
+
+    shared = sharing(queries, None)
+    pieces = [explain_group(query_group(shared))] if shared else []
+    for query in queries:
+        if query not in shared:
+            statistics = declared_statistics(query)
+            pieces.append(explain(query, choose_plan(query, statistics), statistics))
+    return "\n\n".join(pieces)

@@ -15,8 +15,7 @@ from schemas.errors import UsageError
 from schemas.messages.control import Done
 from schemas.timestamps import format_progress, parse_iso
 from services.commands.kafka_options import with_kafka
-from services.commands.query_options import Group, QueryArgument, QueryName, group_of
-from services.commands.run.options import Preference
+from services.commands.query_options import Group, Prefer, Preference, QueryArgument, QueryName, group_of
 from services.control.plan_requests import MigrationProgress, PlanRequest
 from services.process.security import KafkaClients
 from services.process.settings import EXECUTOR
@@ -41,10 +40,7 @@ def migrate(
             help="Migration strategy; `auto` chooses by the query's statistics at that time.",
         ),
     ] = "auto",
-    prefer: Annotated[
-        Preference,
-        typer.Option(envvar="WEIR_PREFER", help="What the strategy auto minimizes."),
-    ] = Preference.WORK,
+    prefer: Prefer = Preference.WORK,
     at: Annotated[
         str | None,
         typer.Option(

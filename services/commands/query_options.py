@@ -34,6 +34,22 @@ class Switch(StrEnum):
     ON = "on"
 
 
+class Preference(StrEnum):
+    """The cost that the strategy `auto` minimizes."""
+
+    WORK = "work"
+    SILENCE = "silence"
+    MEMORY = "memory"
+
+
+class Adapt(StrEnum):
+    """Whether Weir changes the plan when the data change."""
+
+    ON = "on"
+    ADVISE = "advise"
+    OFF = "off"
+
+
 QueryArgument = Annotated[
     Path,
     typer.Argument(
@@ -94,6 +110,34 @@ SpillDir = Annotated[
         metavar="DIR",
         help="Folder for spilled state. Workers of one machine may share it; a task empties its part when it starts, "
         "since recovery needs Kafka alone. Default: a worker's --state-dir, else a temporary folder.",
+    ),
+]
+
+MaxSilence = Annotated[
+    str,
+    typer.Option(
+        envvar="WEIR_MAX_SILENCE",
+        metavar="DURATION",
+        help="With --adapt: the longest pause that a change of plans may cause.",
+    ),
+]
+
+MaxExtraMemory = Annotated[
+    float,
+    typer.Option(
+        envvar="WEIR_MAX_EXTRA_MEMORY",
+        metavar="SHARE",
+        min=0.0,
+        help="With --adapt: the tuples that a change of plans may hold beside the states, as a share of theirs.",
+    ),
+]
+
+Prefer = Annotated[
+    Preference,
+    typer.Option(
+        envvar="WEIR_PREFER",
+        help="What the choice of a migration strategy minimizes: work, silence (the longest pause) or memory (tuples "
+        "held beside the new plan's).",
     ),
 ]
 

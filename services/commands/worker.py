@@ -13,12 +13,17 @@ from schemas.errors import UsageError
 from schemas.sizes import unit_hint
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import (
+    Adapt,
     Group,
     LogForm,
     LogFormat,
     LogLeast,
     LogLevel,
+    MaxExtraMemory,
+    MaxSilence,
     Memory,
+    Prefer,
+    Preference,
     QueryArgument,
     QueryName,
     Replication,
@@ -123,6 +128,17 @@ def worker(
             "switched within a group.",
         ),
     ] = Switch.OFF,
+    adapt: Annotated[
+        Adapt,
+        typer.Option(
+            envvar="WEIR_ADAPT",
+            help="Whether Weir changes the plan when rates or selectivities change and that pays: on, advise (it only "
+            "reports what it would do; see `weir decisions`) or off. Results stay the same.",
+        ),
+    ] = Adapt.OFF,
+    max_silence: MaxSilence = "100ms",
+    max_extra_memory: MaxExtraMemory = 1.0,
+    prefer: Prefer = Preference.WORK,
     memory: Memory = None,
     spill: SpillStrategy = None,
     spill_dir: SpillDir = None,
@@ -261,15 +277,19 @@ def worker(
             wait=wait,
             patience_ms=patience_ms,
             replication=replication or -1,
+            adapt=None if adapt is Adapt.OFF else adapt.value,
         )
 
         # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
         memory_use.choose_arrow_pool()
+        from operators.autopilot.autopilot import Limits
+        from operators.migration.advise import Goal
         from services.files.tables import read_tables
         from services.spill.budget import budget_of
         from services.worker.worker import Worker
 
-        settings = replace(settings, budget=budget_of(memory, spill, spill_dir))
+        goal = Goal(prefer.value, parse_duration(max_silence) / 1000, max_extra_memory)
+        settings = replace(settings, budget=budget_of(memory, spill, spill_dir), limits=Limits(goal))
         if hint := unit_hint(memory):
             get_log("worker").warning(f"--memory {hint}")
         Worker(bound, settings, accept_loss, read_tables(bound, rows), pages, group=entry is not None).run()

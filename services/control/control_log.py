@@ -21,6 +21,7 @@ from schemas.messages.control import (
     Awaited,
     BarrierMessage,
     ControlMessage,
+    Decision,
     Demanded,
     Opened,
     PartitionTotals,
@@ -35,7 +36,7 @@ from services.process.logs import get_log
 from services.process.rights import reason
 from services.process.security import KafkaClients
 
-PublishedMessage = TaskStatistics | RegisteredQuery | Demanded | Awaited | PartitionTotals
+PublishedMessage = TaskStatistics | RegisteredQuery | Decision | Demanded | Awaited | PartitionTotals
 """A message of another topic than the control topic."""
 
 POLL_S = 0.1

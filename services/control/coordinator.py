@@ -1,6 +1,7 @@
 """The coordinator of a query: runs `services.control.coordination` on the control topic until it is stopped.
 
 `weir coordinator` runs it. It stores nothing: any number may run, and one that was killed can be restarted anywhere.
+Where workers adapt the plan by themselves, one of their tasks coordinates, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from services.control.coordination import Coordination
 from services.kafka.topics import TopicAdmin
 from services.placement.tasks import lay_out
 from services.process.fingerprint import fingerprint
-from services.process.logs import get_log
+from services.process.logs import Log, get_log
 from services.process.security import KafkaClients
 from services.process.settings import EXECUTOR
 
@@ -41,48 +42,31 @@ class CoordinatorSettings:
     replication: int = -1
 
 
-class Coordinator:
-    """Coordinates the plan changes of one query."""
+class QueryCoordination:
+    """Coordinates the plan changes of one query, and logs what happens.
 
-    def __init__(self, query: Query, settings: CoordinatorSettings) -> None:
-        self._query = query
-        self._settings = settings
-        self._fingerprint = fingerprint(query)
-        self._log = get_log("coordinator", query=query.name, group=settings.group)
+    `Coordinator` runs one on a connection of its own, `services.program.leader` one in a task.
+    """
 
-    def run(self, stop: threading.Event) -> None:
-        """Run until `stop`.
-
-        Raises:
-            WeirError: input topics are missing, or Kafka cannot be reached at the start.
-        """
-        admin = TopicAdmin(self._settings.clients)
-        try:
-            counts = admin.inputs((s.topic for s in self._query.streams()), self._settings.wait, stopped=stop.wait)
-        except BrokerError:
-            if stop.is_set():
-                return
-            raise
-        tasks = lay_out(self._query, counts).tasks
-        topics = admin.control(self._settings.group, self._settings.replication)
+    def __init__(self, query: Query, tasks: int, log: Log) -> None:
         # A set difference has no lineage, and with idle timeouts two plans may find other tuples late.
-        unprepared = bool(self._query.subtracted) or any(s.idle_timeout_ms is not None for s in self._query.streams())
+        unprepared = bool(query.subtracted) or any(s.idle_timeout_ms is not None for s in query.streams())
         auto = "moving-state" if unprepared else "hybmig-bsc"
-        coordination = Coordination(tasks, self._objection, auto)
-        log = ControlLog(self._settings.clients, topics.control, f"weir-{self._settings.group}-coordinator").start()
-        try:
-            view = log.read_to_end(60.0)
-            self._log.info("coordinator running", tasks=tasks, plan_version=len(view.changes))
-            while not stop.is_set():
-                messages = coordination.decide(view, time.monotonic())
-                for message in messages:
-                    self._log_message(message)
-                log.append(*messages)
-                seen, view = view, log.wait(view, LOOK_S)
-                self._log_decisions(seen, view)
-        finally:
-            log.close()
-            self._log.info("coordinator stopped")
+        self._query = query
+        self._fingerprint = fingerprint(query)
+        self._log = log
+        self._coordination = Coordination(tasks, self._objection, auto)
+        self._seen: View | None = None
+
+    def decide(self, view: View, now: float) -> list[BarrierMessage]:
+        """The messages to append now; see `Coordination.decide`."""
+        if self._seen is not None and view is not self._seen:
+            self._log_decisions(self._seen, view)
+        self._seen = view
+        messages = self._coordination.decide(view, now)
+        for message in messages:
+            self._log_message(message)
+        return messages
 
     def _objection(self, request: Request) -> str:
         """Why a request cannot be taken up; empty when it can."""
@@ -113,3 +97,39 @@ class Coordinator:
         for key in view.done.keys() - seen.done.keys():
             done = view.done[key]
             self._log.info("task done", id=done.id, task=done.task, version=done.version, problem=done.error)
+
+
+class Coordinator:
+    """Coordinates the plan changes of one query from a process of its own."""
+
+    def __init__(self, query: Query, settings: CoordinatorSettings) -> None:
+        self._query = query
+        self._settings = settings
+        self._log = get_log("coordinator", query=query.name, group=settings.group)
+
+    def run(self, stop: threading.Event) -> None:
+        """Run until `stop`.
+
+        Raises:
+            WeirError: input topics are missing, or Kafka cannot be reached at the start.
+        """
+        admin = TopicAdmin(self._settings.clients)
+        try:
+            counts = admin.inputs((s.topic for s in self._query.streams()), self._settings.wait, stopped=stop.wait)
+        except BrokerError:
+            if stop.is_set():
+                return
+            raise
+        tasks = lay_out(self._query, counts).tasks
+        topics = admin.control(self._settings.group, self._settings.replication)
+        coordination = QueryCoordination(self._query, tasks, self._log)
+        log = ControlLog(self._settings.clients, topics.control, f"weir-{self._settings.group}-coordinator").start()
+        try:
+            view = log.read_to_end(60.0)
+            self._log.info("coordinator running", tasks=tasks, plan_version=len(view.changes))
+            while not stop.is_set():
+                log.append(*coordination.decide(view, time.monotonic()))
+                view = log.wait(view, LOOK_S)
+        finally:
+            log.close()
+            self._log.info("coordinator stopped")

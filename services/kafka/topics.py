@@ -82,6 +82,7 @@ class ControlTopics:
     spills: str
     members: str
     transactions: str
+    decisions: str
 
     @staticmethod
     def of(group: str) -> ControlTopics:
@@ -89,7 +90,7 @@ class ControlTopics:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
         if stem != group:
             stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
-        names = ("control", "statistics", "feedback", "spills", "members", "transactions")
+        names = ("control", "statistics", "feedback", "spills", "members", "transactions", "decisions")
         return ControlTopics(*(f"{stem}.{name}" for name in names))
 
 
@@ -378,6 +379,17 @@ class TopicAdmin:
                 if self._listed().get(topic, 0) < tasks:
                     why = reason(error.args[0], f"ALTER on topic {topic!r}")
                     raise BrokerError(f"topic {topic!r} cannot have a partition per task, {tasks}: {why}") from None
+        return topic
+
+    def decisions(self, group: str, replication: int) -> str:
+        """Create the topic that records which plan changes were weighed, if it is missing. It has one partition and
+        keeps the newest record per decision.
+
+        Raises:
+            BrokerError: the topic cannot be created.
+        """
+        topic = ControlTopics.of(group).decisions
+        self._create([NewTopic(topic, 1, replication, config={"cleanup.policy": "compact"})])
         return topic
 
     def members(self, group: str, replication: int) -> str:

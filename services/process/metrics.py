@@ -65,6 +65,11 @@ class WorkerMetrics:
             "Plan changes by outcome: done; restored, where a restart cut it short; refused.",
             (*_TASK, "outcome"),
         )
+        self.decisions = counter(
+            "decisions",
+            "Plan changes that were weighed, by outcome: made; kept, where none was made.",
+            (*_TASK, "outcome"),
+        )
         self.migrating = gauge("migrations_in_progress", "Plan changes that have begun and are not done.")
         self.plan_version = gauge("plan_version", "Version of the plan in force, 0 the worker's own.")
         self.migration_silence = gauge("migration_longest_silence_seconds", "Longest silence of the last plan change.")
@@ -218,6 +223,10 @@ class TaskMetrics:
     def migrations(self, outcome: str) -> Counter:
         """The counter of plan changes with this outcome."""
         return self._worker.migrations.labels(*self._labels, outcome)
+
+    def decisions(self, outcome: str) -> Counter:
+        """The counter of plan changes that were weighed with this outcome."""
+        return self._worker.decisions.labels(*self._labels, outcome)
 
     def retire(self) -> None:
         """Remove the gauges of a task that has ended, which would otherwise keep their last values."""

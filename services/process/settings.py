@@ -12,6 +12,7 @@ from schemas.query import Query
 from services.process.security import KafkaClients
 
 if TYPE_CHECKING:
+    from operators.autopilot.autopilot import Limits, Mode
     from operators.spill.spilling import MemoryBudget
 
 EXECUTOR = "xjoin"
@@ -70,6 +71,8 @@ class WorkerSettings:
         jit: just-in-time feedback between joins about results that are not demanded.
         budget: memory budget of a task, beyond which state is spilled to disk; None for no limit.
         spill_dir: the folder of spilled state; None for `state_dir`, or without one for a temporary folder.
+        adapt: whether the plan follows the data: `on`, or `advise` to decide and change nothing; None for neither.
+        limits: what changes of plans may cost, and when they pay; None for the default.
         client_id: prefix of the client ids.
     """
 
@@ -95,6 +98,8 @@ class WorkerSettings:
     jit: bool = False
     budget: MemoryBudget | None = None
     spill_dir: Path | None = None
+    adapt: Mode | None = None
+    limits: Limits | None = None
     client_id: str = field(default="weir")
 
     def refusable(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from services.control.participant import RESEND_S, Participant, Speedometer
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
 from services.process.settings import EXECUTOR
+from services.program.leader import Leader
 from services.recovery.starting_point import RecoveryPlan
 from services.task.program import TaskChanges
 
@@ -126,6 +127,7 @@ class TaskMigrations(PlanChanges):
         incarnation: a name that no other incarnation of the task has.
         committed_cut: the cut of the last commit.
         view: the log up to this incarnation's `Opened`.
+        leader: leads the plan changes of the query; None where another task does, or nobody in a worker.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class TaskMigrations(PlanChanges):
         view: View,
         log: Log,
         metrics: TaskMetrics,
+        leader: Leader | None = None,
     ) -> None:
         self._query = engine.query
         self._task = task
@@ -151,6 +154,7 @@ class TaskMigrations(PlanChanges):
         self._log = log
         self._metrics = metrics
         self._engine = engine
+        self._leader = leader
         self._least_cut = committed_cut
         self._base = start.version
         self._participant = Participant(task, incarnation, self._objection, self._base)
@@ -215,6 +219,8 @@ class TaskMigrations(PlanChanges):
             self._base = self._scheduled_changes.pop(0).change.version
         if self._reports:
             self._resend(view, now)
+        if self._leader is not None:
+            self._leader.look(view, now)
 
     def limit(self, watermark: int, now: float) -> int:
         """The largest cut of the next epoch."""
@@ -242,6 +248,8 @@ class TaskMigrations(PlanChanges):
                     scheduled.first_result_s = now - (scheduled.began_s or now)
             if record.finished_at is not None and scheduled.finished_s is None:
                 scheduled.finished_s = now
+        if self._leader is not None:
+            self._leader.observe()
 
     # --- Asking the engine --------------------------------------------------------------------------
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import time
 
+from operators.autopilot.autopilot import Limits, why_not
 from operators.engine.engine import Engine
 from services.control.control_log import ControlLog
+from services.control.coordinator import QueryCoordination
+from services.control.decisions import history_of, read_decisions
 from services.control.task_statistics import Publisher
+from services.kafka.topics import ControlTopics
+from services.program.leader import Leader
 from services.program.migrations import TaskMigrations, starting_plan
 from services.program.query_program import QueryProgram
 from services.task.context import make_lanes, partitions_of
@@ -50,11 +55,10 @@ class QueryTasks(TaskKind):
         )
         spill = None
         if spilled is not None:
-            spill = TaskSpill(
-                spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan)
-            )
+            spill = TaskSpill(spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan))
         if spilled_plan is not None and plan.plan is not None and plan.plan != spilled_plan:
             engine.migrate(plan.plan, "moving-state", recovery.cut)
+        leader = self._leader(start, engine) if start.number == 0 else None
         migrations = TaskMigrations(
             engine,
             plan,
@@ -67,7 +71,29 @@ class QueryTasks(TaskKind):
             view=start.view,
             log=start.log,
             metrics=start.metrics,
+            leader=leader,
         )
         publish = self._publisher.of(start.number, start.incarnation)
         program = QueryProgram(spec, engine, migrations, recovery.cut, publish)
         return TaskParts(lanes, program, migrations, spill)
+
+    def _leader(self, start: TaskStart, engine: Engine) -> Leader | None:
+        """What leads the plan changes; None if the plan is not adapted."""
+        settings, query = start.spec.settings, start.spec.query
+        if settings.adapt is None:
+            return None
+        if why := why_not(engine):
+            start.log.info("the plan is not adapted", reason=why)
+            return None
+        messages = read_decisions(settings.clients, settings.group)
+        return Leader(
+            engine,
+            QueryCoordination(query, self._tasks, start.log),
+            self._control,
+            ControlTopics.of(settings.group).decisions,
+            mode=settings.adapt,
+            limits=settings.limits or Limits(),
+            history=history_of(messages, query, start.view, start.log),
+            log=start.log,
+            metrics=start.metrics,
+        )

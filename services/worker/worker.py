@@ -112,6 +112,9 @@ class Worker:
                 settings = replace(settings, budget=replace(settings.budget, shared=shared))
             # Every worker must distribute the same plan.
             self._plan = self._plan or choose_plan(query)
+        if settings.adapt is not None and (why := _not_adapted(settings, group=group)):
+            self._log.info("the plan is not adapted", reason=why)
+            settings = replace(settings, adapt=None)
         self._query = query
         self._group = group
         self._watch: GroupWatch | None = None
@@ -411,6 +414,8 @@ class Worker:
             group, plan = version.group, version.plan
             layout = self._versions.layout(version)
             self._admin.internal(layout.internal, settings.replication)
+        if settings.adapt is not None:
+            self._admin.decisions(settings.group, settings.replication)
         if settings.budget is not None:
             self._admin.spills(group, layout.tasks, settings.replication)
         if settings.transactional:
@@ -545,6 +550,15 @@ def _records_between_tasks(query: Query, settings: WorkerSettings) -> bool:
     """
     distributed = settings.placement is Placement.PER_OPERATOR
     return distributed and (settings.jit or settings.budget is not None or bool(counted_windows(query)))
+
+
+def _not_adapted(settings: WorkerSettings, *, group: bool) -> str:
+    """Why no plan can be adapted with these settings; empty if one may."""
+    if group:
+        return "the queries of a group share an operator that has no join order"
+    if settings.placement is Placement.PER_OPERATOR:
+        return "each join runs in tasks of its own, and none of them sees all streams"
+    return ""
 
 
 def _check_query(query: Query) -> None:

@@ -12,8 +12,8 @@ from operators.plan.plan import parse_plan
 from schemas import refusals
 from schemas.durations import parse_duration
 from schemas.query import Query
-from services.commands.query_options import Switch
-from services.commands.run.options import Adapt, Cleanup, ExecutorChoice, RunOptions
+from services.commands.query_options import Adapt, Switch
+from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
 from services.commands.run.terminal import ending, read_progress, report
 from services.files.query_files import source_paths, table_paths
 from services.process import memory as memory_use

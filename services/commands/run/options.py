@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from services.commands.query_options import Memory, SpillDir, SpillStrategy, Switch, TableFiles
+from services.commands.query_options import (
+    Adapt,
+    MaxExtraMemory,
+    MaxSilence,
+    Memory,
+    Prefer,
+    Preference,
+    SpillDir,
+    SpillStrategy,
+    Switch,
+    TableFiles,
+)
 
 
 class ExecutorChoice(StrEnum):
@@ -21,22 +32,6 @@ class ExecutorChoice(StrEnum):
     STAIRS = "stairs"
     JUGGLER = "juggler"
     APART = "apart"
-
-
-class Preference(StrEnum):
-    """The cost that the strategy `auto` minimizes."""
-
-    WORK = "work"
-    SILENCE = "silence"
-    MEMORY = "memory"
-
-
-class Adapt(StrEnum):
-    """Whether Weir changes the plan when the data change."""
-
-    ON = "on"
-    ADVISE = "advise"
-    OFF = "off"
 
 
 class Cleanup(StrEnum):
@@ -166,33 +161,9 @@ class RunOptions:
             ),
         ),
     ] = Adapt.OFF
-    max_silence: Annotated[
-        str,
-        typer.Option(
-            envvar="WEIR_MAX_SILENCE",
-            metavar="DURATION",
-            help="With --adapt: the longest pause that a change of plans may cause.",
-        ),
-    ] = "100ms"
-    max_extra_memory: Annotated[
-        float,
-        typer.Option(
-            envvar="WEIR_MAX_EXTRA_MEMORY",
-            metavar="SHARE",
-            min=0.0,
-            help="With --adapt: the tuples that a change of plans may hold beside the states, as a share of theirs.",
-        ),
-    ] = 1.0
-    prefer: Annotated[
-        Preference,
-        typer.Option(
-            envvar="WEIR_PREFER",
-            help=(
-                "What the strategy auto minimizes: work, silence (the longest pause) or memory (tuples held beside "
-                "the new plan's)."
-            ),
-        ),
-    ] = Preference.WORK
+    max_silence: MaxSilence = "100ms"
+    max_extra_memory: MaxExtraMemory = 1.0
+    prefer: Prefer = Preference.WORK
     jit: Annotated[
         Switch,
         typer.Option(

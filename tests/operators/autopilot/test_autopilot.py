@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.autopilot import autopilot as module
 from operators.autopilot import pace as pace_module
 from operators.autopilot.autopilot import Autopilot, Limits, why_not
 from operators.autopilot.pace import Pace
@@ -23,12 +22,10 @@ from schemas.query import Type
 from tests import oracle
 from tests.cases import Case, cases, plan
 from tests.feeding import canonical, engine_of, feed, to_rows
+from tests.hasty import always_another, hasty
 from tests.operators.migrating import joined
 from tests.operators.tiny import chain, query
 from tests.profiles import PROPERTY
-
-HASTY = Limits(Goal(silence_s=1e9, extra_share=1e9), Terms(-1e9, 1e9, -1e9, -1e9))
-"""Every plan but the running one is better, and every change pays."""
 
 
 def observed(engine: Engine, autopilot: Autopilot) -> None:
@@ -49,14 +46,12 @@ def test_results_do_not_depend_on_what_is_decided(case: Case, data: st.DataObjec
     engine = engine_of(case)
     if why_not(engine):
         return
-    goal = Goal(data.draw(st.sampled_from(PREFERENCES)), 1e9, 1e9)
-    autopilot = Autopilot(engine, Limits(goal, HASTY.terms), look_always=True)
+    autopilot = Autopilot(engine, hasty(data.draw(st.sampled_from(PREFERENCES))), look_always=True)
     observed(engine, autopilot)
     aliases = tuple(source.alias for source in case.query.sources)
     plans = data.draw(st.lists(plan(aliases), min_size=1, max_size=5))
     turn = iter(range(1_000_000))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "cheapest_plan", lambda evidence, running: plans[next(turn) % len(plans)])
+    with always_another(lambda running: plans[next(turn) % len(plans)]):
         got = feed(engine, case.rows, case.push_sizes, case.epoch_ms)
     assert canonical(got) == canonical(oracle.results(case.query, case.given))
     assert got == feed(engine_of(case), case.rows, case.push_sizes, case.epoch_ms)
@@ -209,11 +204,10 @@ def test_what_is_not_adapted_says_why() -> None:
 def test_a_change_that_none_may_overlap_is_waited_for() -> None:
     engine = star()
     other = parse_plan("(((A D) C) B)", engine.query)
-    autopilot = Autopilot(engine, HASTY, look_always=True)
+    autopilot = Autopilot(engine, hasty(), look_always=True)
     observed(engine, autopilot)
     engine.migrate(other, "parallel-track", 500)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "cheapest_plan", lambda evidence, running: parse_plan("(((A C) B) D)", engine.query))
+    with always_another(lambda running: parse_plan("(((A C) B) D)", engine.query)):
         run(engine, 3, lambda _: EVEN)
     first, *later = engine.migrations
     assert first.strategy == "parallel-track"

@@ -113,7 +113,7 @@ def test_topics_of_a_group(clients: KafkaClients, topics: Topics) -> None:
     assert made == admin.control(group, -1) == ControlTopics.of(group)
     assert admin.exists(made.control)
     assert not admin.exists(f"{made.control}-of-nobody")
-    names = ("control", "statistics", "feedback", "spills", "members", "transactions")
+    names = ("control", "statistics", "feedback", "spills", "members", "transactions", "decisions")
     expected = ControlTopics(*(f"weir-alarms.{name}" for name in names))
     assert ControlTopics.of("weir-alarms") == expected
     assert admin.exists(admin.feedback(group, -1))

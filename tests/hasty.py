@@ -1,0 +1,40 @@
+"""An autopilot that changes plans again and again, to any plan: results must not depend on what it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from operators.autopilot import autopilot, rule
+from operators.autopilot.autopilot import Limits
+from operators.autopilot.evidence import Evidence
+from operators.autopilot.rule import Terms
+from operators.autopilot.search import same_tree
+from operators.migration.advise import Goal, Preference
+from operators.plan.plan import Plan
+
+
+def hasty(prefer: Preference = "work") -> Limits:
+    """Limits under which every change pays, whatever it costs."""
+    return Limits(Goal(prefer, silence_s=1e9, extra_share=1e9), Terms(0.0, 1e9))
+
+
+@contextmanager
+def always_another(best: Callable[[Plan], Plan]) -> Iterator[None]:
+    """Let every other plan be better beyond doubt, and `best` say which is the best beside the running one."""
+
+    differs = False
+
+    def found(evidence: Evidence, running: Plan) -> Plan:
+        nonlocal differs
+        plan = best(running)
+        differs = not same_tree(plan, running)
+        return plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autopilot, "cheapest_plan", found)
+        for module in (autopilot, rule):
+            patch.setattr(module, "is_better", lambda prices, terms: differs)
+        yield

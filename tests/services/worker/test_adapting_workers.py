@@ -1,0 +1,168 @@
+"""Workers that adapt their plan: no process beside them is needed, and nothing is lost or made twice when they die."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from operators.engine.engine import Engine
+from schemas.columns import Batch, Column
+from schemas.query import Query, Type
+from tests.broker_fixture import Topics
+from tests.feeding import to_rows
+from tests.plan_changes import ONE_TASK, PER_PARTITION, Control, Load
+from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, canonical, wait_for
+
+pytestmark = pytest.mark.kafka
+
+STAR = """
+CREATE STREAM a (b BIGINT, c BIGINT, d BIGINT, at TIMESTAMP) WITH (topic = '{a}', timestamp = 'at');
+CREATE STREAM b (b BIGINT, at TIMESTAMP) WITH (topic = '{b}', timestamp = 'at');
+CREATE STREAM c (c BIGINT, at TIMESTAMP) WITH (topic = '{c}', timestamp = 'at');
+CREATE STREAM d (d BIGINT, at TIMESTAMP) WITH (topic = '{d}', timestamp = 'at');
+INSERT INTO '{sink}' SELECT A.at AS a, B.at AS b, C.at AS c, D.at AS d
+FROM a A, b B, c C, d D WINDOW RANGE 500 MILLISECONDS WHERE A.b = B.b AND A.c = C.c AND A.d = D.d
+"""
+ENDS: dict[str, Row] = {"a": {"b": -1, "c": -1, "d": -1}, "b": {"b": -2}, "c": {"c": -2}, "d": {"d": -2}}
+EACH = 600
+"""Rows per second and stream."""
+
+
+def second(number: int, distinct: dict[str, int]) -> dict[str, list[Row]]:
+    """A second of a star, whose columns have so many values."""
+    rng = np.random.default_rng(number)
+    found = {}
+    for stream, columns in {"a": "bcd", "b": "b", "c": "c", "d": "d"}.items():
+        drawn = {column: rng.integers(0, distinct[column], EACH).tolist() for column in columns}
+        times = (number * 1000 + np.arange(1, EACH + 1) * 1000 // EACH).tolist()
+        found[stream] = [{**{c: drawn[c][n] for c in columns}, "at": times[n]} for n in range(EACH)]
+    return found
+
+
+def exact(query: Query, rows: dict[str, list[list[Row]]]) -> list[dict[str, Any]]:
+    """The results of an engine whose plan does not change; other tests compare that with the oracle."""
+    engine = Engine(query)
+    for stream in query.streams():
+        given = rows[stream.name][0]
+        ts = np.array([row["at"] for row in given], np.int64)
+        columns = {}
+        for field in stream.fields:
+            values = np.array([row[field.name] for row in given], np.int64)
+            columns[field.name] = Column(Type.TIMESTAMP if field.name == "at" else Type.BIGINT, values)
+        engine.push(stream.name, 0, Batch(ts, columns))
+        engine.close(stream.name, 0)
+    return to_rows(engine.advance())
+
+
+def decisions(case: Case) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "services.cli", "decisions", str(case.path), "--bootstrap", case.bootstrap]
+    found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=60)
+    assert found.returncode == 0, found.stderr
+    lines = subprocess.run([*command, "--evidence"], capture_output=True, text=True, check=False, timeout=60)
+    assert lines.returncode == 0, lines.stderr
+    for one in json.loads(found.stdout):
+        assert f"{one['from_plan']} -> {one['to_plan']}" in lines.stdout
+    return list(json.loads(found.stdout))
+
+
+class Stream:
+    """Rows that a worker follows second by second."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.feed = Feed(case)
+        self._second = 0
+
+    def send(self, worker: WorkerProcess, seconds: int, distinct: dict[str, int]) -> None:
+        for _ in range(seconds):
+            self._second += 1
+            for stream, rows in second(self._second, distinct).items():
+                self.feed.send(stream, rows)
+            self.feed.flush()
+            until = self._second * 1000
+            wait_for(
+                lambda at=until: worker.metric("watermark_milliseconds") >= at, lambda: worker.with_log("progress")
+            )
+
+
+FEW_B, FEW_D = {"b": 10_000, "c": 300, "d": 6}, {"b": 6, "c": 300, "d": 10_000}
+POOR = "(((A D) C) B)"
+"""The plan to avoid while D has few values."""
+
+
+def test_a_worker_follows_the_data(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Selectivities swap, and the worker is killed between two changes; no coordinator runs."""
+    case = Case.make(topics, tmp_path, STAR)
+    stream, reader = Stream(case), Reader(case.bootstrap, case.sink)
+    options = ("--adapt", "on", "--epoch", "20ms", "--plan", POOR)
+    worker = workers.start(case, *options).wait_running()
+
+    def wait_for_version(least: int) -> None:
+        wait_for(lambda: worker.metric("plan_version") >= least, lambda: worker.with_log(f"plan version {least}"))
+
+    stream.send(worker, 10, FEW_B)
+    wait_for_version(1)
+    worker.kill()
+    worker = workers.start(case, *options).wait_running()
+    stream.send(worker, 14, FEW_D)
+    wait_for_version(2)
+    stream.feed.finish(ENDS)
+    expected = exact(case.query, case.rows)
+    reader.wait_for_count(len(expected), worker.alive)
+    assert canonical(reader.rows()) == canonical(expected)
+    made = [one for one in decisions(case) if one["made"]]
+    assert [one["change"] for one in made] == [f"adapt-{n}" for n in range(1, len(made) + 1)]
+    assert made[0]["from_plan"] == POOR
+    assert "(A B)" in made[0]["to_plan"] or "(B A)" in made[0]["to_plan"]
+    assert "(A D)" in made[-1]["to_plan"] or "(D A)" in made[-1]["to_plan"]
+    assert worker.metric("decisions_total") > 0
+    assert worker.stop() == 0
+
+
+def test_advice_is_listed_and_not_followed(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    case = Case.make(topics, tmp_path, STAR)
+    worker = workers.start(case, "--adapt", "advise", "--plan", POOR).wait_running()
+    Stream(case).send(worker, 8, FEW_B)
+    wait_for(lambda: worker.metric("decisions_total") > 0, lambda: worker.with_log("advice"))
+    assert worker.metric("plan_version") == 0
+    assert worker.stop() == 0
+    assert not any(one["made"] for one in decisions(case))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("text", [ONE_TASK, PER_PARTITION])
+def test_leaders_die_again_and_again(text: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """The plan changes all the time, to plans drawn at random, and a worker is killed four times."""
+    case = Case.make(topics, tmp_path, text, partitions=2 if text is PER_PARTITION else 1)
+    options = ("--adapt", "on", "--epoch", "20ms", "--session-timeout", "6s")
+
+    def start() -> Any:
+        return workers.start(case, *options, module="tests.hasty_worker")
+
+    running = [start() for _ in range(2)]
+    load = Load(case, running[0], pace_s=0.01)
+    control = Control(case)
+    for _ in range(4):
+        changes = len(control.view.changes)
+        leading = next((w for w in running if 0 in w.running_tasks()), running[0])
+        load.worker = leading
+        load.until(lambda n=changes: len(control.view.changes) > n + 1, "plans that change")
+        leading.kill()
+        running.remove(leading)
+        running.append(start())
+        load.worker = running[0]
+    load.until(lambda: any(0 in w.running_tasks() for w in running), "a leader")
+    load.end()
+    ids = [change.id for change in control.view.changes]
+    assert len(set(ids)) == len(ids)
+    made = [one["change"] for one in decisions(case) if one["made"]]
+    assert len(set(made)) == len(made)
+    assert set(made) >= set(ids[:-1])
+    for worker in running:
+        assert worker.stop() == 0
