@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels ahead demo test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
+.PHONY: help setup kernels ahead demo demo-drift test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ setup: ## make the virtual environment; fetch Java, Maven and Kafka if missing
 
 demo: setup ## start Kafka, stream a real data set through a query, show the results
 	@$(BIN)/weir demo
+
+demo-drift: setup ## selectivities swap in mid-run: a worker that adapts its plan beside one whose plan is pinned
+	@$(BIN)/weir demo drift
 
 kernels: setup ## compile the kernels ahead
 	@$(BIN)/weir warmup

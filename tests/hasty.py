@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from operators.autopilot import autopilot, rule
+from operators.autopilot import autopilot, rule, survey
 from operators.autopilot.autopilot import Limits
 from operators.autopilot.evidence import Evidence
 from operators.autopilot.rule import Terms
@@ -34,7 +34,8 @@ def always_another(best: Callable[[Plan], Plan]) -> Iterator[None]:
         return plan
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(autopilot, "cheapest_plan", found)
+        patch.setattr(survey, "cheapest_plan", found)
+        patch.setattr(autopilot, "best_for_all", lambda known, running: known[0].best)
         for module in (autopilot, rule):
             patch.setattr(module, "is_better", lambda prices, terms: differs)
         yield

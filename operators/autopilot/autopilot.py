@@ -8,48 +8,35 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from operators.autopilot.adaptation import Adaptation, Effect
 from operators.autopilot.changes import Changes, EngineChanges
-from operators.autopilot.drift import Watch
-from operators.autopilot.evidence import Evidence, measure, with_joint
-from operators.autopilot.join_sample import JoinSample
-from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, Pace
+from operators.autopilot.evidence import together
 from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, paid, verdict
-from operators.autopilot.search import cheapest_plan, price, same_tree
-from operators.data.tuples import FOREVER
+from operators.autopilot.search import cheapest_plan, price
+from operators.autopilot.survey import RECENT, Survey, Surveyed
 from operators.engine.engine import Engine, Work
 from operators.migration.advise import Advice, Goal, advise
 from operators.migration.schedule import MigrationRecord
-from operators.migration.sizes import CALL_S, ENTER_S, MAKE_S, PROBE_S, SCAN_S, SLICE_S
+from operators.migration.sizes import MAKE_S
 from operators.migration.strategies import strategy_of
 from operators.plan.plan import Plan
 
 Mode = Literal["on", "advise"]
 
-SAMPLED_ROWS = 8_192
-"""Rows per alias that a measurement joins."""
-
-RECENT = 4
-"""What has come within this part of the longest window is recent."""
-
-LEAST_RECENT_MS = 1
-
-LEAST_TUPLES = 4_096
-"""After fewer tuples, and a smaller part of the window than RECENT says, `observe` does nothing: it takes some 15
-microseconds, as much as 50 tuples of a join with few partners."""
-
-ROUNDS = 4
-"""Most times that a cheaper plan's sub-plans are measured, and the search repeated with them."""
+_NOBODY: list[Surveyed] = []
 
 KEPT = 1_000
 """Decisions that are kept; the oldest go first."""
 
 KEPT_COUNTERS = 64
 """How many of the latest counters are kept, to tell what a change of plans saves."""
+
+PIECE_S = 0.05
+"""Pieces with less work, in seconds of one core, are not worth a look between: each is a further call of the joins."""
 
 SETTLED_WINDOWS = 0.25
 """How long after the end of a change its outcome is measured, and what is measured before a change, in windows."""
@@ -112,6 +99,8 @@ class Autopilot:
         mode: `advise` decides and records, and changes nothing.
         changes: makes the changes; None to ask the engine itself.
         history: where to continue; None at the start of a query.
+        others: returns what the query's other tasks, whose plan changes with this one's, have measured; None while that
+            is not known. The same list as before says that nothing is new.
         look_always: measure at every call, however much that costs; for tests.
 
     Attributes:
@@ -129,6 +118,7 @@ class Autopilot:
         mode: Mode = "on",
         changes: Changes | None = None,
         history: History | None = None,
+        others: Callable[[], list[Surveyed] | None] = lambda: _NOBODY,
         look_always: bool = False,
     ) -> None:
         history = history or History({}, Account(), engine.plan)
@@ -139,19 +129,18 @@ class Autopilot:
         self._limits = limits or Limits()
         self._mode = mode
         self._changes = changes or EngineChanges(engine)
-        self._look_always = look_always
+        self._others = others
+        self._survey = Survey(engine, always=look_always)
+        self._window_ms = self._survey.window_ms
+        self._weighed: list[Surveyed] = []
         self._prices: Prices | None = None
         self._best = engine.plan
-        self._evidence: Evidence | None = None
-        self._watch = Watch()
-        self._window_ms = _longest_window_ms(engine)
-        aliases = len(engine.query.sources)
-        self._pace = Pace(self._window_ms, aliases * (MEASURE_S + SAMPLED_ROWS * MEASURE_ROW_S))
         self._advice: Advice | None = None
         self._told: bool | None = None
         self._at: int | None = None
-        self._tuples = 0
-        self._drifted = False
+        self._arrived = 0
+        self._until: int | None = None
+        self._heard: list[Surveyed] | None = _NOBODY
         self._pending: _Pending | None = None
         self._recent: deque[Work] = deque(maxlen=KEPT_COUNTERS)
 
@@ -160,39 +149,52 @@ class Autopilot:
         """The decisions, oldest first."""
         return list(self.decisions.values())
 
-    @property
-    def apart_ms(self) -> int:
-        """The least event time between two looks."""
-        return self._pace.apart_ms
+    def looks(self, span_ms: int, tuples: int) -> int:
+        """Return into how many pieces to divide the processing of some tuples, so that looks between are worth it.
+
+        Args:
+            span_ms: their event time.
+        """
+        survey = self._survey
+        return max(1, min(span_ms // survey.apart_ms, int(tuples * survey.tuple_s / PIECE_S)))
 
     def observe(self) -> None:
         """Look at the engine, if it is time; measure, if that is worth it; change the plan, if that pays."""
-        engine, at = self._engine, self._engine.cut
-        if at <= 0 or (self._at is not None and at <= self._at) or not self._is_worth_it(at):
+        engine, work, others = self._engine, self._survey.look(), self._others()
+        due = self._until is not None and self._at is not None and self._at < self._until <= engine.cut
+        if work is None and others is self._heard and not due:
             return
-        self._tuples = engine.processed_tuples
+        work, self._heard = work or engine.work, others
         if self._prices is not None and self._at is not None:
-            passed = min(at - self._at, self._window_ms) / 1000
-            self.account = accrue(self.account, self._prices, passed, self._limits.terms)
-        self._at = at
-        work = engine.work
-        self._pace.work(_seconds(work, len(engine.query.sources) - 1), at)
+            self.account = accrue(self.account, self._prices, self._passed_s(work), self._limits.terms)
+        self._at, self._arrived = work.cut, sum(work.selected)
         self._settle(work)
         self._recent.append(work)
-        looks = self._pace.looks(at) or self._look_always
-        if looks:
-            self._drifted = self._watch.drifted(work)
         if self._is_changing():
             return
-        unpriced = self._prices is None
-        if looks and (self._look_always or self._pace.measures(at, drifted=self._drifted, unpriced=unpriced)):
-            self._measure()
-        self._decide()
+        measured, own = self._survey.measure(unpriced=self._prices is None), self._survey.found
+        if own is None or others is None:
+            return
+        if measured or not _same([own, *others], self._weighed):
+            self._weigh([own, *others])
+        if self._knows_all(own, others, measured=measured):
+            self._decide()
 
-    def _is_worth_it(self, at: int) -> bool:
-        """Return whether enough has happened since the last call that was not skipped."""
-        waited = self._at is None or at - self._at >= self._window_ms // RECENT
-        return self._look_always or waited or self._engine.processed_tuples - self._tuples >= LEAST_TUPLES
+    def _passed_s(self, work: Work) -> float:
+        """Return the event time since the last call, at the measured rates: in a pause of the input none passes."""
+        rate = sum(one.rate for one in self._weighed[0].evidence.arrivals.values())
+        return (sum(work.selected) - self._arrived) / rate
+
+    def _knows_all(self, own: Surveyed, others: list[Surveyed], *, measured: bool) -> bool:
+        """Return whether what the other tasks have measured is as recent as this task's measurement, or a window has
+        passed in which they could have noticed that their data have changed, too."""
+        cut = self._engine.cut
+        if all(one.at >= own.at - self._window_ms // RECENT for one in others):
+            self._until = None
+            return True
+        if self._until is None or (measured and cut - self._until >= self._window_ms):
+            self._until = cut + self._window_ms
+        return cut >= self._until
 
     def _is_changing(self) -> bool:
         """Return whether a change is under way that another one may not overlap."""
@@ -201,43 +203,32 @@ class Autopilot:
         open_ones = [record for record in self._engine.migrations if record.open]
         return any(r.began_at is None or not strategy_of(r.strategy).overlaps for r in open_ones)
 
-    def _measure(self) -> None:
-        """Measure anew, and find the best plan."""
-        engine = self._engine
-        recent_ms = max(self._window_ms // RECENT, LEAST_RECENT_MS)
-        sampled = JoinSample(engine.sources, engine.cut, recent_ms, SAMPLED_ROWS)
-        evidence = measure(engine.sources, sampled, recent_ms)
-        if evidence is None:
-            return
-        self._watch.rebase()
-        best = engine.plan
-        for _ in range(ROUNDS):
-            evidence = with_joint(evidence, sampled, (engine.plan, best))
-            found = cheapest_plan(evidence, engine.plan)
-            if same_tree(found, best):
-                break
-            best = found
-        self._evidence, self._best = evidence, best
-        self._prices = self._priced(evidence)
+    def _weigh(self, known: list[Surveyed]) -> None:
+        """Find the best plan for all tasks together; `known` is what they have measured, this one first."""
+        self._weighed = known
+        self._best = best_for_all(known, self._engine.plan)
+        self._prices = self._priced(known)
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
         self._told = None
 
-    def _priced(self, evidence: Evidence) -> Prices:
-        running, best = price(evidence, self._engine.plan), price(evidence, self._best)
+    def _priced(self, known: list[Surveyed]) -> Prices:
+        running, best = _price(known, self._engine.plan), _price(known, self._best)
         error = 0.0
         if best < running:
-            for other in evidence.varied():
-                error += (price(other, self._engine.plan) - price(other, self._best) - running + best) ** 2
-        return Prices(running, best, price(evidence, self.first), math.sqrt(error))
+            for one in known:
+                difference = price(one.evidence, self._engine.plan) - price(one.evidence, self._best)
+                for other in one.evidence.varied():
+                    error += (price(other, self._engine.plan) - price(other, self._best) - difference) ** 2
+        return Prices(running, best, _price(known, self.first), math.sqrt(error))
 
     def _advise(self) -> Advice:
-        """Choose a strategy for the change to the best plan, and predict its cost."""
+        """Choose a strategy for the change of all tasks to the best plan, and predict its cost."""
         engine = self._engine
         return advise(
             engine.query,
             engine.plan,
             self._best,
-            [engine.statistics(links=True)],
+            [engine.statistics(links=True), *(one.statistics for one in self._weighed[1:] if one.statistics)],
             executor=engine.executor,
             goal=self._limits.goal,
             load=engine.load,
@@ -246,8 +237,8 @@ class Autopilot:
 
     def _decide(self) -> None:
         """Change to the best plan if that has paid; keep one record of it, and another if it changes."""
-        prices, evidence, advice, terms = self._prices, self._evidence, self._advice, self._limits.terms
-        if prices is None or evidence is None or advice is None or not is_better(prices, terms):
+        prices, advice, terms = self._prices, self._advice, self._limits.terms
+        if prices is None or advice is None or not is_better(prices, terms):
             return
         cost_s = advice.predicted.work_s / advice.pace
         found = verdict(self.account, prices, cost_s, terms)
@@ -258,7 +249,7 @@ class Autopilot:
             reason, made = f"advised, not made: {reason}", False
         if made or self._told != found.change:
             self._told = found.change
-            number = self._record(advice, prices, evidence, reason)
+            number = self._record(advice, prices, reason)
             if made:
                 self._make(number, advice, cost_s)
 
@@ -272,7 +263,7 @@ class Autopilot:
         self._pending = _Pending(number, change, best, engine.cut, cost_s, _seconds_per_tuple(recent))
         self.decisions[number] = replace(self.decisions[number], made=True, change=change)
         self.account = paid(self.account, cost_s)
-        self._pace.changed()
+        self._survey.changed()
         self._prices = self._advice = None
 
     def withdraw(self, change: str, reason: str) -> None:
@@ -284,17 +275,15 @@ class Autopilot:
             if decision.change == change:
                 self.decisions[number] = replace(decision, made=False, change="", reason=reason)
 
-    def _record(self, advice: Advice, prices: Prices, evidence: Evidence, reason: str) -> int:
+    def _record(self, advice: Advice, prices: Prices, reason: str) -> int:
         """Keep the decision, and return its number."""
-        engine = self._engine
-        predicted = Effect(
-            (prices.running - prices.best) / prices.running, advice.predicted.work_s, advice.predicted.silence_s
-        )
+        engine, evidence = self._engine, self._weighed[0].evidence
+        saving = (prices.running - prices.best) / prices.running
+        predicted = Effect(saving, advice.predicted.work_s, advice.predicted.silence_s)
         known = {alias: (one.rate, math.exp(math.sqrt(one.variance))) for alias, one in evidence.arrivals.items()}
         for shares in (evidence.pairs, evidence.joint):
             for aliases, share in shares.items():
-                name = " ".join(s.alias for s in engine.query.sources if s.alias in aliases)
-                known[name] = math.exp(share.log), math.exp(math.sqrt(share.variance))
+                known[evidence.name(aliases)] = math.exp(share.log), math.exp(math.sqrt(share.variance))
         found = Adaptation(
             engine.cut, False, str(engine.plan), str(self._best), advice.strategy, reason, known, predicted
         )
@@ -340,10 +329,22 @@ def _seconds_per_tuple(looks: list[Work]) -> float | None:
     return busy_s / tuples if tuples > 0 and busy_s > 0 else None
 
 
-def _seconds(work: Work, joins: int) -> float:
-    """Return the work of so many joins in seconds of one core, by the unit costs."""
-    calls = work.slices * (SLICE_S + joins * CALL_S)
-    return calls + work.tuples * (ENTER_S + PROBE_S) + work.comparisons * SCAN_S + work.made * MAKE_S
+def best_for_all(known: Sequence[Surveyed], running: Plan) -> Plan:
+    """Return the cheapest for all tasks together of the running plan, what is best for one of them, and what would be
+    best if one task had all data."""
+    best = [one.best for one in known]
+    if len(known) > 1:
+        best.append(cheapest_plan(together([one.evidence for one in known]), running))
+    return min([running, *best], key=lambda plan: _price(known, plan))
+
+
+def _same(a: list[Surveyed], b: list[Surveyed]) -> bool:
+    return len(a) == len(b) and all(one is other for one, other in zip(a, b, strict=True))
+
+
+def _price(known: Sequence[Surveyed], plan: Plan) -> float:
+    """Return the price of a plan in all tasks together."""
+    return sum(price(one.evidence, plan) for one in known)
 
 
 def why_not(engine: Engine) -> str:
@@ -358,8 +359,3 @@ def why_not(engine: Engine) -> str:
     if engine.spills:
         return "a change of plans with a memory budget reads back all that was spilled, which is not priced"
     return ""
-
-
-def _longest_window_ms(engine: Engine) -> int:
-    lives = [life for life in engine.sources.life.values() if life < FOREVER // 2]
-    return max(lives, default=60_000)

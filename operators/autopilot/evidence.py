@@ -8,9 +8,10 @@ the share of A B C is not the product of those of its pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from itertools import combinations
+from typing import Any
 
 from operators.autopilot.join_sample import JoinSample, Share
 from operators.plan.equalities import equality_classes
@@ -65,6 +66,34 @@ class Evidence:
     wide: tuple[Aliases, ...] = ()
     classes: tuple[Aliases, ...] = ()
 
+    def name(self, aliases: Aliases) -> str:
+        """Return aliases in the order of the query, such as `A B`."""
+        return " ".join(source.alias for source in self.query.sources if source.alias in aliases)
+
+    def document(self) -> dict[str, Any]:
+        """Return JSON-compatible values, without what follows from the query."""
+        return {
+            "arrivals": {alias: astuple(one) for alias, one in self.arrivals.items()},
+            "pairs": {self.name(aliases): astuple(share) for aliases, share in self.pairs.items()},
+            "keyed": [self.name(aliases) for aliases in self.keyed],
+            "joint": {self.name(aliases): astuple(share) for aliases, share in self.joint.items()},
+        }
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any], query: Query) -> Evidence:
+        """Read what `document` has returned.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is damaged, or of another query.
+        """
+        arrivals = {source.alias: Arrivals(*document["arrivals"][source.alias]) for source in query.sources}
+        pairs, joint = (
+            {frozenset(name.split()): Share(*share) for name, share in document[shares].items()}
+            for shares in ("pairs", "joint")
+        )
+        keyed = frozenset(frozenset(name.split()) for name in document["keyed"])
+        return Evidence(query, arrivals, pairs, keyed, joint, wide_of(query), classes_of(query))
+
     def class_share(self, number: int) -> tuple[float, float]:
         """Return the logarithms of the share that one equality of a class keeps, and of its key: means over pairs."""
         found = [share for pair, share in self.pairs.items() if pair <= self.classes[number]]
@@ -114,11 +143,61 @@ def measure(sources: Sources, sampled: JoinSample, recent_ms: int) -> Evidence |
         pairs[frozenset((a, b))] = share
         if condition.keys:
             keyed.add(frozenset((a, b)))
-    classes = dict.fromkeys(equality_classes(query.predicates).values())
-    wide = tuple(used for p in conjuncts(query) if len(used := aliases_of(p)) > 2)
-    return Evidence(
-        query, arrivals, pairs, frozenset(keyed), {}, wide, tuple(frozenset(one.operands) for one in classes)
+    return Evidence(query, arrivals, pairs, frozenset(keyed), {}, wide_of(query), classes_of(query))
+
+
+def together(known: Sequence[Evidence]) -> Evidence:
+    """Return what is known of several tasks' data as if one task had them.
+
+    A combination satisfies nothing if its components are in different tasks, so shares are smaller. Uncertainties, of
+    which the search for a plan makes no use, are those of the first task.
+    """
+    if len(known) == 1:
+        return known[0]
+    first = known[0]
+    arrivals = {
+        alias: replace(one, rate=sum(k.arrivals[alias].rate for k in known), living=_living(known, (alias,)))
+        for alias, one in first.arrivals.items()
+    }
+    pairs = {pair: _combined([k.pairs.get(pair) for k in known], known, pair) for pair in first.pairs}
+    joint = {some: _combined([k.joint.get(some) for k in known], known, some) for some in first.joint}
+    return replace(
+        first,
+        arrivals=arrivals,
+        pairs={pair: share for pair, share in pairs.items() if share is not None},
+        joint={some: share for some, share in joint.items() if share is not None},
     )
+
+
+def _living(known: Sequence[Evidence], aliases: Iterable[str]) -> float:
+    """Return the combinations of living tuples within tasks."""
+    return sum(math.prod(max(one.arrivals[alias].living, 1e-9) for alias in aliases) for one in known)
+
+
+def _combined(shares: Sequence[Share | None], known: Sequence[Evidence], aliases: Aliases) -> Share | None:
+    """Return the share among the combinations of all tasks; None where a task has not measured it."""
+    weights = [_living([one], aliases) for one in known]
+    every = math.prod(_living(known, (alias,)) for alias in aliases)
+    log = log_key = 0.0
+    for share, weight in zip(shares, weights, strict=True):
+        if share is None:
+            return None
+        log += weight * math.exp(share.log) / every
+        log_key += weight * math.exp(share.log_key) / every
+    first = shares[0]
+    assert first is not None
+    return replace(first, log=math.log(max(log, 1e-300)), log_key=math.log(max(log_key, 1e-300)))
+
+
+def wide_of(query: Query) -> tuple[Aliases, ...]:
+    """Return the aliases of each predicate over three or more."""
+    return tuple(used for p in conjuncts(query) if len(used := aliases_of(p)) > 2)
+
+
+def classes_of(query: Query) -> tuple[Aliases, ...]:
+    """Return the aliases of each equality class."""
+    classes = dict.fromkeys(equality_classes(query.predicates).values())
+    return tuple(frozenset(one.operands) for one in classes)
 
 
 def with_joint(evidence: Evidence, sampled: JoinSample, plans: Iterable[Plan]) -> Evidence:

@@ -1,8 +1,8 @@
 """When to look at the counters and when to measure anew, so that neither costs more than a share of the work: `Pace`.
 
 A look compares counters that the engine has anyway; it finds drift of rates, and of selectivities that change the work
-of the running plan. A measurement joins samples; it finds all else. Both have budgets in units of work that has been
-done. After a look that finds drift, a measurement may use what has been saved up.
+of the running plan. A measurement joins samples; it finds all else. It has a budget in units of work that has been done
+(the caller looks after so much work). After a look that finds drift, a measurement may use what has been saved up.
 
 If the work itself grows, waiting costs more than measuring. So a measurement is also made once the work beyond the
 usual has reached what a measurement costs (the ski rental rule, as in `rule`). What is done from then on is the usual.
@@ -10,17 +10,13 @@ usual has reached what a measurement costs (the ski rental rule, as in `rule`). 
 
 from __future__ import annotations
 
-LOOK_S = 60e-6
-"""The work of a look, in seconds of one core."""
-
 MEASURE_S = 1e-3
 """The work of a measurement per predicate, in seconds of one core, and beside it MEASURE_ROW_S per sampled row."""
 
 MEASURE_ROW_S = 200e-9
 
-LOOK_SHARE = 0.003
-MEASURE_SHARE = 0.005
-"""The shares of all work that looks and measurements may take."""
+MEASURE_SHARE = 0.004
+"""The share of all work that measurements may take."""
 
 SAVED = 4.0
 """The most measurements that can be saved up for drift; regular ones leave all but one."""
@@ -57,8 +53,7 @@ class Pace:
         self._at: int | None = None
         self._usual_s: float | None = None
         self._beyond_s = 0.0
-        self._to_look_s = 0.0
-        self._to_measure_s = SAVED * measure_s
+        self._to_measure_s = measure_s
 
     def work(self, done_s: float, at: int) -> None:
         """Note how much work the query has done so far, in seconds of one core, and until which event time."""
@@ -69,15 +64,13 @@ class Pace:
             usual = seconds / passed if self._usual_s is None else min(self._usual_s, seconds / passed)
             self._usual_s = usual
             self._beyond_s += max(seconds - UNUSUAL * usual * passed, 0.0)
-        self._to_look_s += seconds * LOOK_SHARE
         self._to_measure_s = min(self._to_measure_s + seconds * MEASURE_SHARE, SAVED * self._measure_s)
 
     def looks(self, at: int) -> bool:
         """Return whether to look at this event time, and note that it is done."""
-        poor = self._measured is not None and self._to_look_s < LOOK_S
-        if self._looked is not None and (at - self._looked < self.apart_ms or poor):
+        if self._looked is not None and at - self._looked < self.apart_ms:
             return False
-        self._looked, self._to_look_s = at, 0.0
+        self._looked = at
         return True
 
     def changed(self) -> None:

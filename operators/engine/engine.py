@@ -363,6 +363,16 @@ class Engine(IntakeMethods):
         return self._processed_tuples
 
     @property
+    def comparisons(self) -> int:
+        """Predicate evaluations since the start. Cost: less than a microsecond."""
+        return self._schedule.comparisons(self._executor)
+
+    @property
+    def slices(self) -> int:
+        """Slices processed since the start."""
+        return self._slice_count
+
+    @property
     def work(self) -> Work:
         """What has been done since the start. Cost: a few microseconds."""
         return Work(
@@ -370,7 +380,7 @@ class Engine(IntakeMethods):
             tuples=self._processed_tuples,
             selected=self._selection.counts(),
             slices=self._slice_count,
-            comparisons=self._schedule.comparisons(self._executor),
+            comparisons=self.comparisons,
             made=self._schedule.intermediate_results(self._executor) + self._results,
             busy_s=self._busy_s,
         )

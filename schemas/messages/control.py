@@ -7,8 +7,8 @@ Six kinds of topics, each with one partition:
   order; each of them may arrive twice, late, or from a process that died long ago.
 - `<group>.statistics`: a `TaskStatistics` about once a second from every running task, under the task's number as key;
   kept for minutes. Counters start at 0 with each incarnation of a task (`life`): differences make sense within one
-  incarnation only. `PartitionTotals` report to tasks what was produced from partition groups that they store
-  (`operators.spill.exchange`).
+  incarnation only. `Measured` reports what a task has measured for the choice of a plan, `PartitionTotals` what was
+  produced from partition groups that other tasks store (`operators.spill.exchange`).
 - `<group>.decisions`: a `Decision` for each change of plans that was weighed, under its number as key, compacted. The
   task that decides (`services.program.leader`) reads it when it starts, and `weir decisions` for people.
 - `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, kept
@@ -264,6 +264,18 @@ class MemberRecord(_Message, frozen=True, kw_only=True, tag="member"):
     error: str = ""
 
 
+class Measured(_Message, frozen=True, kw_only=True, tag="measured"):
+    """What a task has measured for the choice of a plan.
+
+    Attributes:
+        survey: `operators.autopilot.survey.Surveyed.document()`.
+    """
+
+    query: str
+    task: int
+    survey: dict[str, Any]
+
+
 class Decision(_Message, frozen=True, kw_only=True, tag="decision"):
     """A change of plans that was weighed.
 
@@ -341,6 +353,7 @@ ControlMessage = (
     | RegisteredQuery
     | RegisteredGroup
     | MemberRecord
+    | Measured
     | Decision
     | Demanded
     | Awaited

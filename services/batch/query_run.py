@@ -23,9 +23,6 @@ from services.files.sources import SourceFile
 from services.files.tables import Tables
 from services.spill.budget import SpillSetup
 
-LEAST_TUPLES = 8_192
-"""Least number of tuples, on average, that are processed between two looks of the autopilot."""
-
 
 class RunObserver(Protocol):
     """Observes the engine at event times that it chooses."""
@@ -65,6 +62,7 @@ class Run(FileRun[Engine]):
         progress: Callable[[int], None] | None = None,
         observer: RunObserver | None = None,
         adapt: Mode | None = None,
+        asked: bool = True,
         limits: Limits | None = None,
     ) -> None:
         """Args: those of `FileRun`, and
@@ -73,6 +71,7 @@ class Run(FileRun[Engine]):
         cleans: produce the pending results of spilled state at the end; else they stay pending.
         observer: observes the engine during the run.
         adapt: whether the plan is adapted; None for no.
+        asked: whether the user asked for that. Then an executor is chosen whose plan can change.
         limits: what its changes may do.
         """
         super().__init__(sources, outputs, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress)
@@ -85,6 +84,7 @@ class Run(FileRun[Engine]):
         self._cleans = cleans
         self._observer = observer
         self._adapt = adapt
+        self._asked = asked
         self._limits = limits
         self.autopilot: Autopilot | None = None
         self.not_adapted = ""
@@ -94,7 +94,7 @@ class Run(FileRun[Engine]):
         statistics = sample_statistics(self.query, {**samples, **self._tables})
         plan = self._plan or choose_plan(self.query, statistics)
         fixed = self._plan is not None or bool(self._changes) or self._spill is not None
-        tree = fixed or self._adapt is not None
+        tree = fixed or (self._adapt is not None and self._asked)
         executor = self._executor or ("xjoin" if tree else cheapest_executor(self.query, plan, statistics))
         engine = Engine(
             self.query,
@@ -110,8 +110,9 @@ class Run(FileRun[Engine]):
         for change in self._changes:
             engine.migrate(change.plan, change.strategy, change.cut, change.goal)
         if self._adapt is not None:
-            self.not_adapted = why_not(engine)
-            self.autopilot = None if self.not_adapted else Autopilot(engine, self._limits, mode=self._adapt)
+            why = why_not(engine)
+            self.not_adapted = why if self._asked else ""
+            self.autopilot = None if why else Autopilot(engine, self._limits, mode=self._adapt)
         return engine
 
     def _write(self, engine: Engine, writer: ResultWriter, cut: int) -> None:
@@ -123,12 +124,12 @@ class Run(FileRun[Engine]):
         self._step(engine, writer, cut)
 
     def _looks(self, autopilot: Autopilot, engine: Engine, cut: int) -> range:
-        """Event times before a cut at which the autopilot looks, each after LEAST_TUPLES or more, on average."""
+        """Event times before a cut at which the autopilot looks."""
         if self._feed is None or self._feed.earliest is None:
             return range(0)
         begin = max(engine.cut, self._feed.earliest)
-        pieces = min((cut - begin) // autopilot.apart_ms, engine.pending_tuples // LEAST_TUPLES)
-        step = -(-(cut - begin) // max(pieces, 1))
+        pieces = autopilot.looks(cut - begin, engine.pending_tuples)
+        step = -(-(cut - begin) // pieces)
         return range(begin + step, cut, max(step, 1))
 
     def _write_observed(self, observer: RunObserver, engine: Engine, writer: ResultWriter, cut: int) -> None:

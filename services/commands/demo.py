@@ -83,6 +83,43 @@ def demo(
 
 
 @app.command()
+def drift(
+    phases: Annotated[int, typer.Option(envvar="WEIR_DEMO_PHASES", min=2, help="How many phases there are.")] = 3,
+    phase: Annotated[
+        str, typer.Option(envvar="WEIR_DEMO_PHASE", metavar="DURATION", help="How long each phase lasts.")
+    ] = "20s",
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir", envvar="WEIR_DEMO_DIR", metavar="DIR", help="Folder for Kafka's data, which go at the end."
+        ),
+    ] = Path(".weir/demo-drift"),
+) -> None:
+    """Let selectivities swap in mid-run: a worker that adapts its plan beside one whose plan is pinned.
+
+    Starts Kafka and two workers on the same topics, shows the delay of each and why the first one changes its plan,
+    compares their results, and stops everything again. Exit codes: 0 the results are equal; 1 they differ or something
+    failed; 2 the arguments are wrong; 130 interrupted.
+    """
+    seconds = parse_duration(phase) / 1000
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+    from ops.demo.drift import demonstrate_drift
+
+    console = Console()
+    try:
+        outcome = demonstrate_drift(console, folder, phases, seconds)
+    except KeyboardInterrupt:
+        console.print("interrupted; Kafka and the workers are stopped")
+        raise typer.Exit(INTERRUPTED) from None
+    for line in outcome.lines():
+        say(console, line)
+    if not outcome.equal:
+        raise typer.Exit(DIFFERENT)
+
+
+@app.command()
 def produce(
     bootstrap: Annotated[
         str,

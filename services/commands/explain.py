@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,12 +12,20 @@ from operators.plan.plan import parse_plan
 from schemas import refusals
 from schemas.errors import UsageError
 from schemas.query import Query
+from schemas.timestamps import format_progress
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
 from services.commands.run.options import ExecutorChoice
 from services.files.query_files import listed, read_queries, source_paths, table_paths
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
+
+if TYPE_CHECKING:
+    from operators.autopilot.adaptation import Adaptation
+
+
+DECISIONS = 5
+"""So many of the latest decisions about the plan are shown."""
 
 
 @with_kafka
@@ -87,7 +95,7 @@ def explain(
     Of a file with several queries: which share an operator, their inputs, and the predicates that they share.
 
     With --analyze, the measured figures: rates, selectivities, sizes and completeness of states, per operator; the
-    progress of plan changes; and a line per task.
+    progress of plan changes; a line per task; and the latest decisions of `weir worker --adapt` about the plan.
     """
     for option, given in (("--json", json), ("--task", task is not None)):
         if given and not analyze:
@@ -157,14 +165,29 @@ def explain(
 
         refusals.check(bound, refusals.executor(executor))
         found = [analyze_files(bound, tree or choose_plan(bound, statistics), files, tables, statistics, executor)]
+    decisions = _decisions(clients, group_of(bound, group)) if running else {}
     if json:
         document = {"analyses": [one.document() for one in found], "silent_tasks": missing}
+        if running:
+            document["adaptations"] = [{"number": n, **one.document()} for n, one in decisions.items()]
         typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         return
     for number, one in enumerate(found):
         typer.echo("\n" * (number > 0) + "\n".join(one.lines()))
     for line in missing:
         typer.echo(line)
+    for number, one in [*decisions.items()][-DECISIONS:]:
+        typer.echo(f"decision {number}, {format_progress(one.at)}: {one.line()}")
+
+
+def _decisions(clients: KafkaClients, group: str) -> dict[int, Adaptation]:
+    """The changes of plans that workers of a group have weighed, by number; empty where they do not adapt the plan."""
+    from services.control.decisions import adaptation_of, read_decisions
+    from services.kafka.topics import ControlTopics, TopicAdmin
+
+    if not TopicAdmin(clients).exists(ControlTopics.of(group).decisions):
+        return {}
+    return {number: adaptation_of(message) for number, message in read_decisions(clients, group).items()}
 
 
 def _explain_queries(queries: Sequence[Query]) -> str:

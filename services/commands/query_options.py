@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -174,6 +174,19 @@ WaitForTopics = Annotated[
 LogForm = Annotated[LogFormat, typer.Option(envvar="WEIR_LOG_FORMAT", help="Form of log lines on standard error.")]
 
 LogLeast = Annotated[LogLevel, typer.Option(envvar="WEIR_LOG_LEVEL", help="Least severity that is logged.")]
+
+
+def adapt_mode(given: Adapt | None, *, pinned: bool) -> Literal["on", "advise"] | None:
+    """Whether to adapt the plan, where the user may have pinned one; None for no."""
+    match given:
+        case None:
+            return None if pinned else "on"
+        case Adapt.ON:
+            return "on"
+        case Adapt.ADVISE:
+            return "advise"
+        case Adapt.OFF:
+            return None
 
 
 def group_of(query: Query, given: str | None) -> str:

@@ -32,6 +32,7 @@ from services.commands.query_options import (
     Switch,
     TableFiles,
     WaitForTopics,
+    adapt_mode,
     group_of,
 )
 from services.files.query_files import table_paths
@@ -129,13 +130,14 @@ def worker(
         ),
     ] = Switch.OFF,
     adapt: Annotated[
-        Adapt,
+        Adapt | None,
         typer.Option(
             envvar="WEIR_ADAPT",
             help="Whether Weir changes the plan when rates or selectivities change and that pays: on, advise (it only "
-            "reports what it would do; see `weir decisions`) or off. Results stay the same.",
+            "reports what it would do; see `weir decisions`) or off. Results stay the same. Default: on, but off with "
+            "--plan.",
         ),
-    ] = Adapt.OFF,
+    ] = None,
     max_silence: MaxSilence = "100ms",
     max_extra_memory: MaxExtraMemory = 1.0,
     prefer: Prefer = Preference.WORK,
@@ -277,7 +279,7 @@ def worker(
             wait=wait,
             patience_ms=patience_ms,
             replication=replication or -1,
-            adapt=None if adapt is Adapt.OFF else adapt.value,
+            adapt=adapt_mode(adapt, pinned=plan is not None),
         )
 
         # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.

@@ -23,6 +23,7 @@ from schemas.messages.control import (
     ControlMessage,
     Decision,
     Demanded,
+    Measured,
     Opened,
     PartitionTotals,
     RegisteredQuery,
@@ -36,7 +37,7 @@ from services.process.logs import get_log
 from services.process.rights import reason
 from services.process.security import KafkaClients
 
-PublishedMessage = TaskStatistics | RegisteredQuery | Decision | Demanded | Awaited | PartitionTotals
+PublishedMessage = TaskStatistics | RegisteredQuery | Measured | Decision | Demanded | Awaited | PartitionTotals
 """A message of another topic than the control topic."""
 
 POLL_S = 0.1

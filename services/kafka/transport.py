@@ -66,9 +66,9 @@ FETCH_WAIT_MS = 100
 a partition that becomes wanted waits at most this long."""
 
 GATHER_S = 0.005
-"""After a fetch that found little, the next begins no sooner than this. Under a steady trickle the broker answers one
-fetch per record or so, and Faust needs about a millisecond for each, however little it brings. At 5,000 events/s a
-worker answers after 62 ms (median) without this, 64 with 5 ms, 70 with 10 and 90 with 25."""
+"""Where tasks read each other's results, the next fetch begins no sooner than this after one that found little. Under a
+steady trickle the broker answers one fetch per record or so, and Faust needs about a millisecond for each, however
+little it brings. At 5,000 events/s a worker with one task would answer later by about this time."""
 
 MUCH_BYTES = 64 << 10
 """A fetch that found so much is followed by the next at once."""
@@ -395,10 +395,11 @@ class Consumer(driver.Consumer):
         if not wanted:
             await self._flow.changed(POLL_SECONDS)
             return {}
-        await asyncio.sleep(max(0.0, self._next_fetch - time.monotonic()))
+        if (pause_s := self._next_fetch - time.monotonic()) > 0:
+            await asyncio.sleep(pause_s)
         found = cast(dict[TP, list[RecordBatch]], await self._thread.getmany(wanted, timeout))
         much = sum(batch.size_bytes for batches in found.values() for batch in batches) >= MUCH_BYTES
-        self._next_fetch = 0.0 if much else time.monotonic() + GATHER_S
+        self._next_fetch = 0.0 if much else time.monotonic() + cast(Transport, self.transport).gather_s
         return found
 
     def _to_message(self, tp: TP, record: RecordBatch) -> ConsumerMessage:
@@ -504,6 +505,7 @@ class Transport(driver.Transport):
         bootstrap_servers: `host:port` list, as aiokafka takes it.
         security: security keyword arguments of an aiokafka client.
         former_member: member id of a dead process that is known to be gone, or empty.
+        gather_s: the pause after a fetch that found little; see GATHER_S.
     """
 
     Consumer: ClassVar[type] = Consumer
@@ -512,3 +514,4 @@ class Transport(driver.Transport):
     bootstrap_servers: list[str]
     security: dict[str, Any]
     former_member: str = ""
+    gather_s: float = 0.0

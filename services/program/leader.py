@@ -1,7 +1,7 @@
 """Leads the plan changes of a query from one of its tasks: the autopilot decides there, and the task coordinates.
 
 Task 0 leads, so there is one leader at a time, wherever that task runs, and no process beside the workers is needed.
-`services.program.migrations` calls the `Leader` between epochs, in the task's thread.
+`services.worker.query_tasks` makes a `Leader`, and the task calls it between epochs, in its thread.
 
 **A decision is a request in the control log.** Its id follows from the log: `adapt-` and the number of the version that
 it would make. So of two leaders that see the same log, only the first one's request counts: a leader that has lost its
@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from operators.autopilot.adaptation import Adaptation
 from operators.autopilot.autopilot import Autopilot, History, Limits, Mode
@@ -27,6 +28,7 @@ from services.control.control_log import ControlLog
 from services.control.coordination import RESEND_S
 from services.control.coordinator import QueryCoordination
 from services.control.decisions import decision
+from services.control.surveys import SurveyLog
 from services.process.fingerprint import fingerprint
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
@@ -38,6 +40,7 @@ class Leader:
     Args:
         topic: of decisions.
         history: what the task's former incarnation has left.
+        surveys: what the other tasks measure; None where there are none. The leader closes it.
     """
 
     def __init__(
@@ -50,10 +53,13 @@ class Leader:
         mode: Mode,
         limits: Limits,
         history: History | None,
+        surveys: SurveyLog | None,
         log: Log,
         metrics: TaskMetrics,
     ) -> None:
-        self._autopilot = Autopilot(engine, limits, mode=mode, changes=self, history=history)
+        more: dict[str, Any] = {} if surveys is None else {"others": surveys.found}
+        self._autopilot = Autopilot(engine, limits, mode=mode, changes=self, history=history, **more)
+        self._surveys = surveys
         self._query = engine.query
         self._coordination = coordination
         self._control = control
@@ -67,6 +73,11 @@ class Leader:
     def observe(self) -> None:
         """Let the autopilot look at the engine; called after each epoch."""
         self._autopilot.observe()
+
+    def close(self) -> None:
+        """Stop reading what other tasks measure."""
+        if self._surveys is not None:
+            self._surveys.close()
 
     def look(self, view: View, now: float) -> None:
         """Coordinate, follow the request, and publish what is new."""

@@ -34,7 +34,6 @@ from services.control.participant import RESEND_S, Participant, Speedometer
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
 from services.process.settings import EXECUTOR
-from services.program.leader import Leader
 from services.recovery.starting_point import RecoveryPlan
 from services.task.program import TaskChanges
 
@@ -49,6 +48,20 @@ class Control(Protocol):
 
     def append(self, *messages: BarrierMessage) -> None:
         """Send messages to the log, without waiting."""
+
+
+class PlanObserver(Protocol):
+    """Measures a task for the choice of the plan: `services.program.leader.Leader` in the task that decides, and
+    `services.control.surveys.Surveyor` in the others."""
+
+    def observe(self) -> None:
+        """Look at the engine; called after each epoch."""
+
+    def look(self, view: View, now: float) -> None:
+        """Send messages; called between epochs."""
+
+    def close(self) -> None:
+        """Release what it uses."""
 
 
 @dataclass(slots=True)
@@ -127,7 +140,7 @@ class TaskMigrations(PlanChanges):
         incarnation: a name that no other incarnation of the task has.
         committed_cut: the cut of the last commit.
         view: the log up to this incarnation's `Opened`.
-        leader: leads the plan changes of the query; None where another task does, or nobody in a worker.
+        observer: measures for the choice of the plan; None where no worker chooses it.
     """
 
     def __init__(
@@ -144,7 +157,7 @@ class TaskMigrations(PlanChanges):
         view: View,
         log: Log,
         metrics: TaskMetrics,
-        leader: Leader | None = None,
+        observer: PlanObserver | None = None,
     ) -> None:
         self._query = engine.query
         self._task = task
@@ -154,7 +167,7 @@ class TaskMigrations(PlanChanges):
         self._log = log
         self._metrics = metrics
         self._engine = engine
-        self._leader = leader
+        self._observer = observer
         self._least_cut = committed_cut
         self._base = start.version
         self._participant = Participant(task, incarnation, self._objection, self._base)
@@ -219,8 +232,8 @@ class TaskMigrations(PlanChanges):
             self._base = self._scheduled_changes.pop(0).change.version
         if self._reports:
             self._resend(view, now)
-        if self._leader is not None:
-            self._leader.look(view, now)
+        if self._observer is not None:
+            self._observer.look(view, now)
 
     def limit(self, watermark: int, now: float) -> int:
         """The largest cut of the next epoch."""
@@ -248,8 +261,13 @@ class TaskMigrations(PlanChanges):
                     scheduled.first_result_s = now - (scheduled.began_s or now)
             if record.finished_at is not None and scheduled.finished_s is None:
                 scheduled.finished_s = now
-        if self._leader is not None:
-            self._leader.observe()
+        if self._observer is not None:
+            self._observer.observe()
+
+    def close(self) -> None:
+        """Release what the observer uses."""
+        if self._observer is not None:
+            self._observer.close()
 
     # --- Asking the engine --------------------------------------------------------------------------
 

@@ -172,6 +172,9 @@ class TaskChanges:
     def conclude(self, now: float) -> None:
         """Report that the task has ended."""
 
+    def close(self) -> None:
+        """Release what the changes use; the task's thread has ended its work."""
+
 
 class TaskProgram(Protocol):
     """See the module.

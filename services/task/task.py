@@ -220,5 +220,6 @@ class Task:
                 resources.callback(self._context.feedback.close)
             if self._context.silence is not None:
                 resources.callback(self._context.silence.close)
+            resources.callback(self._context.changes.close)
             resources.callback(self._context.snapshots.close)
             resources.callback(self._context.sink.close)

@@ -28,7 +28,7 @@ from services.control.task_statistics import Publisher
 from services.kafka.assignor import TaskAssignor
 from services.kafka.records import RecordBatch
 from services.kafka.topics import TopicAdmin
-from services.kafka.transport import Consumer, Transport
+from services.kafka.transport import GATHER_S, Consumer, Transport
 from services.placement.partition_growth import METADATA_MS
 from services.placement.tasks import Layout
 from services.process.logs import get_log
@@ -255,6 +255,7 @@ class PlanRunner:
         transport.bootstrap_servers = clients.servers()
         transport.security = clients.aiokafka()
         transport.former_member = former_member
+        transport.gather_s = 0.0 if isinstance(layout, Layout) else GATHER_S
         return transport
 
 

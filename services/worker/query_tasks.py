@@ -9,10 +9,11 @@ from operators.engine.engine import Engine
 from services.control.control_log import ControlLog
 from services.control.coordinator import QueryCoordination
 from services.control.decisions import history_of, read_decisions
+from services.control.surveys import LEADER, SurveyLog, Surveyor
 from services.control.task_statistics import Publisher
 from services.kafka.topics import ControlTopics
 from services.program.leader import Leader
-from services.program.migrations import TaskMigrations, starting_plan
+from services.program.migrations import PlanObserver, TaskMigrations, starting_plan
 from services.program.query_program import QueryProgram
 from services.task.context import make_lanes, partitions_of
 from services.task.spec import TaskSpec
@@ -58,7 +59,7 @@ class QueryTasks(TaskKind):
             spill = TaskSpill(spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan))
         if spilled_plan is not None and plan.plan is not None and plan.plan != spilled_plan:
             engine.migrate(plan.plan, "moving-state", recovery.cut)
-        leader = self._leader(start, engine) if start.number == 0 else None
+        observer = self._observer(start, engine)
         migrations = TaskMigrations(
             engine,
             plan,
@@ -71,29 +72,36 @@ class QueryTasks(TaskKind):
             view=start.view,
             log=start.log,
             metrics=start.metrics,
-            leader=leader,
+            observer=observer,
         )
         publish = self._publisher.of(start.number, start.incarnation)
         program = QueryProgram(spec, engine, migrations, recovery.cut, publish)
         return TaskParts(lanes, program, migrations, spill)
 
-    def _leader(self, start: TaskStart, engine: Engine) -> Leader | None:
-        """What leads the plan changes; None if the plan is not adapted."""
+    def _observer(self, start: TaskStart, engine: Engine) -> PlanObserver | None:
+        """What measures for the choice of the plan, and in task 0 decides; None if the plan is not adapted."""
         settings, query = start.spec.settings, start.spec.query
         if settings.adapt is None:
             return None
         if why := why_not(engine):
             start.log.info("the plan is not adapted", reason=why)
             return None
+        topics = ControlTopics.of(settings.group)
+        if start.number != LEADER:
+            return Surveyor(engine, start.number, self._control, topics.statistics)
         messages = read_decisions(settings.clients, settings.group)
+        surveys = None
+        if self._tasks > 1:
+            surveys = SurveyLog(settings.clients, topics.statistics, query, start.number, self._tasks).start()
         return Leader(
             engine,
             QueryCoordination(query, self._tasks, start.log),
             self._control,
-            ControlTopics.of(settings.group).decisions,
+            topics.decisions,
             mode=settings.adapt,
             limits=settings.limits or Limits(),
             history=history_of(messages, query, start.view, start.log),
+            surveys=surveys,
             log=start.log,
             metrics=start.metrics,
         )

@@ -16,7 +16,7 @@ TITLE = "Plans of window joins under drift; the benchmark is defined in ops/docs
 QUICK = DriftSettings(seconds=24, window_ms=1_000, phases=2, plans=4, executors=("mjoin",))
 FULL = DriftSettings(seconds=1_920, window_ms=2_000, phases=8, plans=64, runs=3)
 
-DIFFER_IN_PHASES = ("abrupt", "recurring", "rates", "cycle")
+DIFFER_IN_PHASES = ("abrupt", "recurring", "rates", "cycle", "chain", "clique", "correlation")
 """Scenarios whose phases have different best plans by far."""
 
 

@@ -29,15 +29,15 @@ class Phase:
         fan_outs: by edge.
         zipf: the exponent of the distribution of values; 0 for a uniform one.
         offset: which values are frequent where they are skewed.
-        correlation: of the first two edges at their common stream: 1 if its tuples that may find a partner by one edge
-            are those that may by the other; 0 if independent. Fan-outs are the same.
+        excluding: the share of the tuples of the first two edges' common stream that may find a partner by one of these
+            edges only if they may not by the other; for the rest this is independent. Fan-outs are the same.
     """
 
     rates: tuple[float, ...]
     fan_outs: tuple[float, ...]
     zipf: float = 0.0
     offset: int = 0
-    correlation: float = 0.0
+    excluding: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Scenario:
             return drawn // 2 * 2
         near = reach < 0.5
         if edge == 1:
-            near = np.where(rng.random(count) < phase.correlation, near, rng.random(count) < 0.5)
+            near = np.where(rng.random(count) < phase.excluding, ~near, rng.random(count) < 0.5)
         return drawn // 2 * 2 + ~near
 
 
@@ -160,8 +160,10 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
     def wandering(at: float) -> Phase:
         return Phase(even, (0.05, 0.2, 0.5), zipf=0.8, offset=37 * int(at * phases))
 
-    chain = (0.5, 4.0, 0.5)
-    slow, fast = rate / 6, rate * 2
+    # The number of values stays when the rates swap.
+    slow, fast, rare = rate / 40, rate * 4, (0.125, 1.0, 5.0)
+    few = (rate / 4,) * 4
+    rising, opposite = (0.05, 0.2, 1.0, 4.0, 8.0), (0.2, 8.0, 8.0, 8.0, 8.0, 40.0)
     steady = Phase(even, star)
     return [
         Scenario("stationary", "nothing changes", "star", 4, lambda at: steady),
@@ -177,10 +179,10 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
         Scenario("ramp", "selectivities change slowly over the whole run", "star", 4, ramp, phases),
         Scenario(
             "rates",
-            "the rates of the ends of a chain swap",
-            "chain",
+            "the rates of two streams swap",
+            "star",
             4,
-            alternating(Phase((slow, rate, rate, fast), chain), Phase((fast, rate, rate, slow), chain), phases),
+            alternating(Phase((rate, slow, rate, fast), rare), Phase((rate, fast, rate, slow), rare[::-1]), phases),
             phases,
         ),
         Scenario(
@@ -192,11 +194,27 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
             phases,
         ),
         Scenario(
+            "chain",
+            "selectivities of a chain of six swap",
+            "chain",
+            6,
+            alternating(Phase((rate,) * 6, rising), Phase((rate,) * 6, rising[::-1]), phases),
+            phases,
+        ),
+        Scenario(
+            "clique",
+            "selectivities of a clique swap",
+            "clique",
+            4,
+            alternating(Phase(few, opposite), Phase(few, opposite[::-1]), phases),
+            phases,
+        ),
+        Scenario(
             "correlation",
-            "two predicates become correlated; no single selectivity changes",
+            "two predicates come to exclude each other; no single selectivity changes",
             "star",
             4,
-            alternating(Phase(even, (8.0, 8.0, 5.0)), Phase(even, (8.0, 8.0, 5.0), correlation=1.0), 2),
+            alternating(Phase(few, (6.0, 6.0, 4.0)), Phase(few, (6.0, 6.0, 4.0), excluding=1.0), 2),
             phases=2,
         ),
         Scenario("skew", "the frequent keys wander", "star", 4, wandering, phases),

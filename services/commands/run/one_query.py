@@ -12,7 +12,7 @@ from operators.plan.plan import parse_plan
 from schemas import refusals
 from schemas.durations import parse_duration
 from schemas.query import Query
-from services.commands.query_options import Adapt, Switch
+from services.commands.query_options import Switch, adapt_mode
 from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
 from services.commands.run.terminal import ending, read_progress, report
 from services.files.query_files import source_paths, table_paths
@@ -85,7 +85,8 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
                 spill=spilling,
                 cleans=cleanup is Cleanup.LOCAL,
                 progress=shown,
-                adapt=None if options.adapt is Adapt.OFF else options.adapt.value,
+                adapt=adapt_mode(options.adapt, pinned=plan is not None or bool(changes)),
+                asked=options.adapt is not None,
                 limits=Limits(bounds),
             )
             with ending(job):

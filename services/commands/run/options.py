@@ -152,15 +152,16 @@ class RunOptions:
         ),
     ] = None
     adapt: Annotated[
-        Adapt,
+        Adapt | None,
         typer.Option(
             envvar="WEIR_ADAPT",
             help=(
                 "Whether Weir changes the plan when rates or selectivities change and that pays: on, advise (it only "
-                "reports what it would do, with -v and in --stats) or off. Results stay the same."
+                "reports what it would do, with -v and in --stats) or off. Results stay the same. Default: on, but off "
+                "with --plan or --migrate; where the executor is chosen, it may be one without a plan to change."
             ),
         ),
-    ] = Adapt.OFF
+    ] = None
     max_silence: MaxSilence = "100ms"
     max_extra_memory: MaxExtraMemory = 1.0
     prefer: Prefer = Preference.WORK

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.autopilot import pace as pace_module
+from operators.autopilot import survey
 from operators.autopilot.autopilot import Autopilot, Limits, why_not
 from operators.autopilot.pace import Pace
 from operators.autopilot.rule import Terms
@@ -228,7 +228,7 @@ def test_a_stream_that_becomes_faster_is_drift() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pace, "measures", noted)
-        patch.setattr(pace_module, "LOOK_S", 0.0)
+        patch.setattr(survey, "LOOK_AFTER_S", 0.0)
         for number in range(8):
             faster = {"d": 4 * SECOND} if number >= 5 else {}
             for name in "abcd":

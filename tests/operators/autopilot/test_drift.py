@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from operators.autopilot.drift import Watch
-from operators.autopilot.pace import LOOK_S, LOOK_SHARE, MEASURE_SHARE, SAVED, Pace
+from operators.autopilot.pace import LOOKS_PER_WINDOW, MEASURE_SHARE, SAVED, Pace
 from operators.engine.engine import Work
 
 
@@ -62,25 +62,27 @@ def test_what_comes_after_a_measurement_is_the_new_standard() -> None:
         assert not watch.drifted(work)
 
 
-def test_looks_take_their_share_of_the_work() -> None:
-    pace, looked, done_s = Pace(800, 0.001), 0, 0.0
-    assert pace.looks(1)
-    pace.measures(1, drifted=True)
-    pace.measures(1000, drifted=True)
-    for number in range(1000):
-        done_s += LOOK_S / LOOK_SHARE / 10
-        pace.work(done_s, 2000 + number * 100)
-        looked += pace.looks(2000 + number * 100)
-    assert 95 <= looked <= 101
+def test_looks_are_apart_in_event_time() -> None:
+    pace = Pace(800, 0.001)
+    assert sum(pace.looks(time) for time in range(1, 801)) == LOOKS_PER_WINDOW
+
+
+def saved_up() -> Pace:
+    """One that has measured once and has saved up all it may."""
+    pace = Pace(800, 0.001)
+    assert not pace.measures(0, drifted=True), "nothing is recent yet"
+    assert pace.measures(1000, drifted=False)
+    assert not pace.measures(9000, drifted=True), "the first one took all"
+    pace.work(0.0, 1000)
+    pace.work(2 * SAVED * 0.001 / MEASURE_SHARE, 1000)
+    return pace
 
 
 def test_measurements_take_their_share_of_the_work_and_save_some_for_drift() -> None:
-    pace, done_s = Pace(800, 0.001), 0.0
-    assert not pace.measures(0, drifted=True), "nothing is recent yet"
-    assert pace.measures(1000, drifted=False)
+    pace, done_s = saved_up(), 2 * SAVED * 0.001 / MEASURE_SHARE
     # Without work, what was saved up is used, one look after the other; then nothing is left.
     times = [1000 + 400 * n for n in range(1, 10)]
-    assert [pace.measures(time, drifted=True) for time in times] == [True] * int(SAVED - 1) + [False] * 6
+    assert [pace.measures(time, drifted=True) for time in times] == [True] * int(SAVED) + [False] * (9 - int(SAVED))
     regular = 0
     for number in range(1000):
         done_s += 0.001 / MEASURE_SHARE / 10
@@ -103,8 +105,7 @@ def test_measurements_are_apart_in_event_time_whatever_the_work() -> None:
 def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
     pace, done_s, measured = Pace(800, 0.001), 0.0, []
     pace.measures(0, drifted=True)
-    for time in range(1000, 1000 + int(SAVED) * 400, 400):
-        assert pace.measures(time, drifted=True)
+    assert pace.measures(1000, drifted=True)
     for time in range(4000, 40_000, 100):
         done_s += 0.0001 if time < 20_000 else 0.0011
         pace.work(done_s, time)
@@ -116,8 +117,7 @@ def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
 def test_a_change_is_followed_by_a_measurement_a_window_later() -> None:
     pace = Pace(800, 0.001)
     pace.measures(0, drifted=True)
-    for time in range(1000, 1000 + int(SAVED) * 400, 400):
-        assert pace.measures(time, drifted=True)
+    assert pace.measures(2200, drifted=True)
     assert not pace.measures(9000, drifted=False, unpriced=True), "nothing is left"
     pace.changed()
     assert not pace.measures(2900, drifted=False, unpriced=True), "the window has not passed"

@@ -51,7 +51,7 @@ def test_correlation_leaves_each_selectivity_and_changes_both_together() -> None
         hub = scenario.events(phase, 0, WINDOW_MS, WINDOW_MS, 1)["A"].columns
         both.append(float(np.mean((hub["e0"].values % 2 == 0) & (hub["e1"].values % 2 == 0))))
     assert both[0] == pytest.approx(0.25, abs=0.05)
-    assert both[1] == pytest.approx(0.5, abs=0.05)
+    assert both[1] == 0.0
 
 
 def test_events_follow_from_the_seed_and_ascend() -> None:
@@ -70,15 +70,15 @@ def test_static_plans_are_all_trees_without_cross_products() -> None:
     assert sorted(map(str, connected_plans(named("stationary")))) == sorted(
         f"(((A {x}) {y}) {z})" for x, y, z in ["BCD", "BDC", "CBD", "CDB", "DBC", "DCB"]
     )
-    assert len(connected_plans(named("rates"))) == 5
+    assert len(connected_plans(named("chain"))) == 42
     assert shape_of("((A B) C)") == {frozenset("AB"), frozenset("ABC")} == shape_of("(C (B A))")
 
 
 def test_a_scenario_is_drawn(tmp_path: Path) -> None:
     with Progress() as progress:
         suite = bench_drift(TINY, progress, 2)
-        with pytest.raises(UsageError, match="there are 10"):
-            bench_drift(TINY, progress, 11)
+        with pytest.raises(UsageError, match="there are 12"):
+            bench_drift(TINY, progress, 13)
     assert [figure.name for figure in suite.figures] == ["drift-00", "drift-02"]
     assert [line[0] for line in suite.figures[0].table] == ["scenario", "abrupt"]
     suite.write(tmp_path)
@@ -89,5 +89,5 @@ def test_a_scenario_is_drawn(tmp_path: Path) -> None:
 def test_every_scenario_is_drawn() -> None:
     with Progress() as progress:
         suite = bench_drift(TINY, progress)
-    assert len(suite.figures) == 11
+    assert len(suite.figures) == 13
     assert all(figure.panels for figure in suite.figures[1:])

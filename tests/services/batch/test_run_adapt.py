@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def run(folder: Path, *options: str) -> tuple[bytes, dict[str, object], str]:
+def run(folder: Path, *options: str) -> tuple[bytes, dict[str, Any], str]:
     """Results, statistics and messages of `weir run`."""
     command = [sys.executable, "-m", "services.cli", "run", "q.sql", "--stats", "s.json", "-v"]
     done = subprocess.run([*command, *SOURCES, *options], cwd=folder, capture_output=True, check=True)
@@ -58,7 +59,7 @@ def run(folder: Path, *options: str) -> tuple[bytes, dict[str, object], str]:
 
 
 def test_the_plan_follows_the_data_and_no_byte_changes(folder: Path) -> None:
-    expected, plain, _ = run(folder, "--executor", "xjoin")
+    expected, plain, _ = run(folder, "--executor", "xjoin", "--adapt", "off")
     assert plain["adaptations"] == []
     found, stats, told = run(folder, "--adapt", "on")
     assert found == expected
@@ -71,6 +72,15 @@ def test_the_plan_follows_the_data_and_no_byte_changes(folder: Path) -> None:
     assert made[-1]["predicted"]["saving"] > 0.2
     assert made[-1]["measured"]["saving"] > 0
     assert f"changed {made[-1]['from_plan']} -> {made[-1]['to_plan']}" in told
+
+
+def test_it_is_the_default_and_a_given_plan_stays(folder: Path) -> None:
+    expected, stats, _ = run(folder, "--executor", "xjoin")
+    assert any(one["made"] for one in stats["adaptations"])
+    assert run(folder)[0] == expected, "the executor may be one without a plan to change"
+    found, pinned, _ = run(folder, "--plan", "(((A B) C) D)")
+    assert found == expected
+    assert pinned["adaptations"] == pinned["migrations"] == []
 
 
 def test_advice_is_reported_and_not_followed(folder: Path) -> None:

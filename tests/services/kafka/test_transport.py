@@ -26,8 +26,10 @@ from tests.worker_harness import Reader, wait_for
 pytestmark = pytest.mark.kafka
 
 
-@pytest.mark.parametrize(("size", "waits"), [(100, True), (MUCH_BYTES, False)])
-def test_fetches_that_find_little_are_not_repeated_at_once(size: int, waits: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "gather_s", "waits"), [(100, GATHER_S, True), (MUCH_BYTES, GATHER_S, False), (100, 0.0, False)]
+)
+def test_fetches_that_find_little_are_not_repeated_at_once(size: int, gather_s: float, waits: bool) -> None:
     """Faust's work per fetch does not depend on what it brings."""
     lane, at = TP("a", 0), []
 
@@ -37,7 +39,8 @@ def test_fetches_that_find_little_are_not_repeated_at_once(size: int, waits: boo
             return {lane: [RecordBatch("a", 0, 0, 1, 1, [], size)]}
 
     consumer: Any = transport.Consumer.__new__(transport.Consumer)
-    consumer.transport = SimpleNamespace(flow=SimpleNamespace(wanted_positions=lambda: {lane: (0, 1)}))
+    flow = SimpleNamespace(wanted_positions=lambda: {lane: (0, 1)})
+    consumer.transport = SimpleNamespace(flow=flow, gather_s=gather_s)
     consumer._thread, consumer._next_fetch = Thread(), 0.0
 
     async def fetch() -> None:

@@ -93,10 +93,11 @@ class Task:
             mode=mode,
             limits=hasty(),
             history=history_of(log.decisions, QUERY, view, logger),
+            surveys=None,
             log=logger,
             metrics=metrics,
         )
-        self.leader._autopilot._look_always = True
+        self.leader._autopilot._survey._always = True
         self.migrations = TaskMigrations(
             self.engine,
             start,
@@ -109,7 +110,7 @@ class Task:
             view=view,
             log=logger,
             metrics=metrics,
-            leader=self.leader,
+            observer=self.leader,
         )
         self._pushed = 0
         if until:

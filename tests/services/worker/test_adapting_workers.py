@@ -17,7 +17,7 @@ from schemas.query import Query, Type
 from tests.broker_fixture import Topics
 from tests.feeding import to_rows
 from tests.plan_changes import ONE_TASK, PER_PARTITION, Control, Load
-from tests.worker_harness import Case, Feed, Reader, Row, WorkerProcess, Workers, canonical, wait_for
+from tests.worker_harness import FAR, Case, Feed, Reader, Row, WorkerProcess, Workers, canonical, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -34,22 +34,22 @@ EACH = 600
 """Rows per second and stream."""
 
 
-def second(number: int, distinct: dict[str, int]) -> dict[str, list[Row]]:
+def second(number: int, distinct: dict[str, int], each: int = EACH) -> dict[str, list[Row]]:
     """A second of a star, whose columns have so many values."""
     rng = np.random.default_rng(number)
     found = {}
     for stream, columns in {"a": "bcd", "b": "b", "c": "c", "d": "d"}.items():
-        drawn = {column: rng.integers(0, distinct[column], EACH).tolist() for column in columns}
-        times = (number * 1000 + np.arange(1, EACH + 1) * 1000 // EACH).tolist()
-        found[stream] = [{**{c: drawn[c][n] for c in columns}, "at": times[n]} for n in range(EACH)]
+        drawn = {column: rng.integers(0, distinct[column], each).tolist() for column in columns}
+        times = (number * 1000 + np.arange(1, each + 1) * 1000 // each).tolist()
+        found[stream] = [{**{c: drawn[c][n] for c in columns}, "at": times[n]} for n in range(each)]
     return found
 
 
-def exact(query: Query, rows: dict[str, list[list[Row]]]) -> list[dict[str, Any]]:
-    """The results of an engine whose plan does not change; other tests compare that with the oracle."""
+def exact(query: Query, rows: dict[str, list[list[Row]]], part: int = 0) -> list[dict[str, Any]]:
+    """The results in one task of an engine whose plan does not change; other tests compare that with the oracle."""
     engine = Engine(query)
     for stream in query.streams():
-        given = rows[stream.name][0]
+        given = rows[stream.name][part]
         ts = np.array([row["at"] for row in given], np.int64)
         columns = {}
         for field in stream.fields:
@@ -60,15 +60,20 @@ def exact(query: Query, rows: dict[str, list[list[Row]]]) -> list[dict[str, Any]
     return to_rows(engine.advance())
 
 
-def decisions(case: Case) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "services.cli", "decisions", str(case.path), "--bootstrap", case.bootstrap]
-    found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=60)
+def weir(command: str, case: Case, *options: str) -> str:
+    """The output of a command about the running query."""
+    line = [sys.executable, "-m", "services.cli", command, str(case.path), "--bootstrap", case.bootstrap, *options]
+    found = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
     assert found.returncode == 0, found.stderr
-    lines = subprocess.run([*command, "--evidence"], capture_output=True, text=True, check=False, timeout=60)
-    assert lines.returncode == 0, lines.stderr
-    for one in json.loads(found.stdout):
-        assert f"{one['from_plan']} -> {one['to_plan']}" in lines.stdout
-    return list(json.loads(found.stdout))
+    return found.stdout
+
+
+def decisions(case: Case) -> list[dict[str, Any]]:
+    found = list(json.loads(weir("decisions", case, "--json")))
+    lines = weir("decisions", case, "--evidence")
+    for one in found:
+        assert f"{one['from_plan']} -> {one['to_plan']}" in lines
+    return found
 
 
 class Stream:
@@ -122,6 +127,9 @@ def test_a_worker_follows_the_data(topics: Topics, tmp_path: Path, workers: Work
     assert "(A B)" in made[0]["to_plan"] or "(B A)" in made[0]["to_plan"]
     assert "(A D)" in made[-1]["to_plan"] or "(D A)" in made[-1]["to_plan"]
     assert worker.metric("decisions_total") > 0
+    shown = weir("explain", case, "--analyze")
+    assert f"decision {len(decisions(case))}, " in shown
+    assert len(json.loads(weir("explain", case, "--analyze", "--json"))["adaptations"]) == len(decisions(case))
     assert worker.stop() == 0
 
 
@@ -133,6 +141,88 @@ def test_advice_is_listed_and_not_followed(topics: Topics, tmp_path: Path, worke
     assert worker.metric("plan_version") == 0
     assert worker.stop() == 0
     assert not any(one["made"] for one in decisions(case))
+
+
+PARTED = (
+    STAR.replace("(b BIGINT, c", "(p BIGINT, b BIGINT, c")
+    .replace("BIGINT, at", "BIGINT, p BIGINT, at")
+    .replace("d BIGINT, p BIGINT, at", "d BIGINT, at", 1)
+    .replace("WHERE", "WHERE A.p = B.p AND A.p = C.p AND A.p = D.p AND")
+    + " PARTITION BY A.p, B.p, C.p, D.p"
+)
+
+
+def test_all_tasks_are_considered(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Task 0, which decides, has little work, and another plan would suit it."""
+    case = Case.make(topics, tmp_path, PARTED, partitions=2)
+    feed, reader = Feed(case), Reader(case.bootstrap, case.sink)
+    worker = workers.start(case, "--adapt", "on", "--plan", POOR, "--epoch", "20ms").wait_running((0, 1))
+    number = 0
+    while worker.metric("plan_version") < 2 or number < 20:
+        number += 1
+        assert number < 60, worker.with_log("the poor first plan is not left")
+        for part, (distinct, each) in enumerate([(FEW_D, EACH // 6), (FEW_B, EACH)]):
+            for stream, rows in second(number, distinct, each).items():
+                feed.send(stream, [{**row, "p": part} for row in rows], part)
+        feed.flush()
+        wait_for(
+            lambda at=number: worker.metric("watermark_milliseconds") >= 2 * at * 1000, worker.with_log("progress")
+        )
+    made = [one for one in decisions(case) if one["made"]]
+    assert not any("(A D)" in one["to_plan"] or "(D A)" in one["to_plan"] for one in made)
+    for part in (0, 1):
+        for ordinal, stream in enumerate("abcd"):
+            row = {**ENDS[stream], "p": part, "at": number * 1000 + FAR * (ordinal + 1)}
+            feed.raw(stream, json.dumps(row).encode(), part)
+    feed.flush()
+    expected = [row for part in (0, 1) for row in exact(case.query, case.rows, part)]
+    reader.wait_for_count(len(expected), worker.alive)
+    assert canonical(reader.rows()) == canonical(expected)
+    assert worker.stop() == 0
+
+
+@pytest.mark.deep
+def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Three phases in three workers, of which one is killed in each phase; and the same without."""
+    plans = []
+    for kills in (True, False):
+        case = Case.make(topics, tmp_path, PARTED, partitions=3)
+        feed, reader = Feed(case), Reader(case.bootstrap, case.sink)
+        options = ("--adapt", "on", "--epoch", "20ms", "--session-timeout", "6s")
+        running = [workers.start(case, *options) for _ in range(3)]
+        number = 0
+        for phase in range(3):
+            for tick in range(12):
+                number += 1
+                for part in range(3):
+                    seed = 3 * number + part
+                    for stream, rows in second(seed, (FEW_B, FEW_D)[phase % 2]).items():
+                        shift = (number - seed) * 1000
+                        feed.send(stream, [{**row, "p": part, "at": row["at"] + shift} for row in rows], part)
+                feed.flush()
+                if kills and tick == 2:
+                    running.pop(0).kill()
+                    running.append(workers.start(case, *options))
+                until = 3 * number * 1000
+                wait_for(
+                    lambda until=until, running=running: (
+                        sum(worker.metric("watermark_milliseconds") for worker in running) >= until
+                    ),
+                    lambda running=running: running[0].with_log("progress"),
+                )
+            plans.append([one["to_plan"] for one in decisions(case) if one["made"]][-1])
+        for part in range(3):
+            for ordinal, stream in enumerate("abcd"):
+                row = {**ENDS[stream], "p": part, "at": number * 1000 + FAR * (ordinal + 1)}
+                feed.raw(stream, json.dumps(row).encode(), part)
+        feed.flush()
+        expected = [row for part in range(3) for row in exact(case.query, case.rows, part)]
+        reader.wait_for_count(len(expected))
+        assert canonical(reader.rows()) == canonical(expected)
+        for worker in running:
+            assert worker.stop() == 0
+    assert plans[:3] == plans[3:], "the plans at the end of each phase"
+    assert plans[0] == plans[2] != plans[1]
 
 
 @pytest.mark.deep

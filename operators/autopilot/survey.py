@@ -1,0 +1,173 @@
+"""Measures a running engine when that is worth its cost, and finds the best plan for what it has measured: `Survey`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from operators.autopilot.drift import Watch
+from operators.autopilot.evidence import Evidence, measure, with_joint
+from operators.autopilot.join_sample import JoinSample
+from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, Pace
+from operators.autopilot.search import cheapest_plan, same_tree
+from operators.data.statistics import EngineStatistics
+from operators.data.tuples import FOREVER
+from operators.engine.engine import Engine, Work
+from operators.migration.sizes import CALL_S, ENTER_S, MAKE_S, PROBE_S, SCAN_S, SLICE_S
+from operators.plan.plan import Plan, parse_plan
+from schemas.query import Query
+
+SAMPLED_ROWS = 8_192
+"""Rows per alias that a measurement joins."""
+
+RECENT = 4
+"""What has come within this part of the longest window is recent."""
+
+LEAST_RECENT_MS = 1
+
+LOOK_AFTER_S = 0.01
+"""After less work `look` does nothing: it takes some 30 microseconds."""
+
+STEADY_WINDOWS = 2
+"""Before so many windows have passed, the work per tuple grows while states fill, and is not compared."""
+
+ROUNDS = 4
+"""Most times that a cheaper plan's sub-plans are measured, and the search repeated with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What one measurement has found.
+
+    Attributes:
+        at: event time of the measurement.
+        best: the best plan for it; the running one if none is better.
+        statistics: of the engine, with links, by which the cost of a change is predicted; None of the own engine.
+    """
+
+    at: int
+    evidence: Evidence
+    best: Plan
+    statistics: EngineStatistics | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return JSON-compatible values."""
+        statistics = None if self.statistics is None else self.statistics.document()
+        return {
+            "at": self.at,
+            "evidence": self.evidence.document(),
+            "best": str(self.best),
+            "statistics": statistics,
+        }
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any], query: Query) -> Surveyed:
+        """Read what `document` has returned.
+
+        Raises:
+            KeyError, TypeError, ValueError, WeirError: it is damaged, or of another query.
+        """
+        evidence, given = Evidence.from_document(document["evidence"], query), document["statistics"]
+        statistics = None if given is None else EngineStatistics.from_document(given)
+        return Surveyed(int(document["at"]), evidence, parse_plan(document["best"], query), statistics)
+
+
+class Survey:
+    """Surveys one engine.
+
+    Args:
+        always: look and measure at every call, however much that costs; for tests.
+
+    Attributes:
+        window_ms: the longest window.
+        tuple_s: the work per source tuple between the last two looks, in seconds of one core by the unit costs.
+        found: the last measurement; None before the first.
+    """
+
+    def __init__(self, engine: Engine, *, always: bool = False) -> None:
+        self.window_ms = _longest_window_ms(engine)
+        self.tuple_s = ENTER_S + PROBE_S
+        self.found: Surveyed | None = None
+        self._engine = engine
+        self._always = always
+        self._watch = Watch()
+        aliases = len(engine.query.sources)
+        self._pace = Pace(self.window_ms, aliases * (MEASURE_S + SAMPLED_ROWS * MEASURE_ROW_S))
+        self._first: int | None = None
+        self._at: int | None = None
+        self._done_s = 0.0
+        self._tuples = 0
+        self._looks = self._drifted = False
+
+    @property
+    def apart_ms(self) -> int:
+        """The least event time between two looks."""
+        return self._pace.apart_ms
+
+    def look(self) -> Work | None:
+        """Return the engine's counters; None if too little has happened since the last look."""
+        engine, at = self._engine, self._engine.cut
+        if at <= 0 or (self._at is not None and at <= self._at):
+            return None
+        done_s = self._seconds(engine.comparisons)
+        if not self._always and self._at is not None and done_s - self._done_s < LOOK_AFTER_S:
+            return None
+        self._first = at if self._first is None else self._first
+        work = engine.work
+        if work.tuples > self._tuples:
+            self.tuple_s = (done_s - self._done_s) / (work.tuples - self._tuples)
+        self._at, self._done_s, self._tuples = at, done_s, work.tuples
+        self._pace.work(self._seconds(work.made), at)
+        self._looks = self._pace.looks(at) or self._always
+        if self._looks and at - self._first >= STEADY_WINDOWS * self.window_ms:
+            self._drifted = self._watch.drifted(work)
+        return work
+
+    def _seconds(self, made: int) -> float:
+        """Return the engine's work so far in seconds of one core, by the unit costs.
+
+        Args:
+            made: intermediate results and results; comparisons are about as many, and known for less.
+        """
+        engine = self._engine
+        calls = engine.slices * (SLICE_S + (len(engine.query.sources) - 1) * CALL_S)
+        each = engine.processed_tuples * (ENTER_S + PROBE_S) + engine.comparisons * SCAN_S
+        return calls + each + made * MAKE_S
+
+    def changed(self) -> None:
+        """Note that the plan changes. Whether that was right is measured once, whatever it costs."""
+        self._pace.changed()
+
+    def measure(self, *, unpriced: bool = False) -> bool:
+        """Measure, if that is worth it after the last look; return whether that was done.
+
+        Args:
+            unpriced: the plan has changed since the last measurement.
+        """
+        at = self._engine.cut
+        if not self._looks:
+            return False
+        if not (self._always or self._pace.measures(at, drifted=self._drifted, unpriced=unpriced)):
+            return False
+        engine = self._engine
+        recent_ms = max(self.window_ms // RECENT, LEAST_RECENT_MS)
+        sampled = JoinSample(engine.sources, engine.cut, recent_ms, SAMPLED_ROWS)
+        evidence = measure(engine.sources, sampled, recent_ms)
+        if evidence is None:
+            return False
+        self._watch.rebase()
+        best = engine.plan
+        for _ in range(ROUNDS):
+            evidence = with_joint(evidence, sampled, (engine.plan, best))
+            found = cheapest_plan(evidence, engine.plan)
+            if same_tree(found, best):
+                break
+            best = found
+        self.found = Surveyed(at, evidence, best)
+        return True
+
+
+def _longest_window_ms(engine: Engine) -> int:
+    lives = [life for life in engine.sources.life.values() if life < FOREVER // 2]
+    return max(lives, default=60_000)

@@ -1,0 +1,135 @@
+"""What the tasks of a query have measured for the choice of its plan, on the statistics topic.
+
+Each task but the one that decides has a `Surveyor`, which publishes. `SurveyLog` keeps the newest for the one that
+decides (`services.program.leader`). A lost message is made good by the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+from confluent_kafka import OFFSET_END
+
+from operators.autopilot.survey import Survey, Surveyed
+from operators.data.statistics import EngineStatistics
+from operators.engine.engine import Engine
+from schemas.errors import StateError, WeirError
+from schemas.messages.control import Measured, decode_control
+from schemas.query import Query
+from services.control.barrier import View
+from services.control.control_log import ControlLog
+from services.kafka.log_consumer import LogBatch, LogFollower, position_of
+from services.process.security import KafkaClients
+
+REPEAT_S = 5.0
+"""How often a task publishes its last measurement again, since messages may be lost."""
+
+PATIENCE_S = 6.0
+"""How long a task that begins to decide waits for the others' measurements; they repeat them when they see it begin."""
+
+LEADER = 0
+"""The task that decides."""
+
+POLL_S = 0.1
+
+
+class Surveyor:
+    """Measures for a task that does not decide; used by its thread, between epochs."""
+
+    def __init__(self, engine: Engine, task: int, control: ControlLog, topic: str) -> None:
+        self._survey = Survey(engine)
+        self._engine = engine
+        self._query = engine.query.name
+        self._task = task
+        self._control = control
+        self._topic = topic
+        self._published: Surveyed | None = None
+        self._statistics: EngineStatistics | None = None
+        self._leader = ""
+        self._sent_s = float("-inf")
+        self._version = 0
+        self._changed = False
+
+    def observe(self) -> None:
+        """Measure, if that is worth it; called after each epoch."""
+        if self._survey.look() is not None and self._survey.measure(unpriced=self._changed):
+            self._changed = False
+
+    def look(self, view: View, now: float) -> None:
+        """Publish what has been measured."""
+        if len(view.changes) > self._version:
+            self._version = len(view.changes)
+            self._changed = True
+            self._survey.changed()
+        found, leader = self._survey.found, view.incarnations.get(LEADER, "")
+        repeated = found is self._published and leader == self._leader
+        if found is None or (repeated and now - self._sent_s < REPEAT_S):
+            return
+        if found is not self._published:
+            self._statistics = self._engine.statistics(links=True)
+        self._published, self._leader, self._sent_s = found, leader, now
+        found = replace(found, statistics=self._statistics)
+        message = Measured(query=self._query, task=self._task, survey=found.document())
+        self._control.publish(self._topic, str(self._task), message)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class SurveyLog:
+    """The newest measurements of the other tasks.
+
+    Args:
+        task: the one that decides.
+        tasks: how many there are.
+    """
+
+    def __init__(self, clients: KafkaClients, topic: str, query: Query, task: int, tasks: int) -> None:
+        self._query = query
+        self._task = task
+        self._tasks = tasks
+        self._complete_s = time.monotonic() + PATIENCE_S
+        self._lock = threading.Lock()
+        self._newest: dict[int, tuple[Measured, Surveyed]] = {}
+        self._found: list[Surveyed] = []
+        self._follower = LogFollower(clients, topic, "surveys", self._take, poll_s=POLL_S, begin=OFFSET_END)
+
+    def start(self) -> SurveyLog:
+        """Start to read."""
+        self._follower.start()
+        return self
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._follower.close()
+
+    def found(self) -> list[Surveyed] | None:
+        """What each other task has measured last, in the order of their numbers; None while some may still tell."""
+        with self._lock:
+            if len(self._newest) < self._tasks - 1 and time.monotonic() < self._complete_s:
+                return None
+            return self._found
+
+    def _take(self, batch: LogBatch) -> None:
+        for record in batch.records:
+            try:
+                message = decode_control(record.value(), position_of(record))
+            except StateError:
+                continue  # damaged, or another program's
+            if isinstance(message, Measured) and message.task != self._task:
+                self.add(message)
+
+    def add(self, message: Measured) -> None:
+        """Take a message; a repetition changes nothing, and one about another query is passed over."""
+        known = self._newest.get(message.task)
+        if message.query != self._query.name or (known is not None and known[0] == message):
+            return
+        try:
+            found = Surveyed.from_document(message.survey, self._query)
+        except (KeyError, TypeError, ValueError, WeirError):
+            return
+        with self._lock:
+            self._newest[message.task] = message, found
+            self._found = [found for _, (_, found) in sorted(self._newest.items(), key=lambda one: one[0])]

@@ -1,0 +1,108 @@
+"""Surveys of several tasks: they survive their messages, and the plan is chosen for all tasks together."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from operators.autopilot.autopilot import Autopilot, best_for_all
+from operators.autopilot.evidence import together
+from operators.autopilot.search import price, same_tree
+from operators.autopilot.survey import Survey, Surveyed
+from operators.engine.engine import Engine
+from operators.plan.plan import parse_plan
+from tests.operators.autopilot.test_autopilot import EVEN, SECOND, events, joins_of, observed, run, star
+from tests.operators.tiny import query
+
+FEW_B, FEW_D = {"B": 64_000, "C": 4000, "D": 40}, {"B": 40, "C": 4000, "D": 64_000}
+
+
+def surveyed(engine: Engine, distinct: dict[str, int], each: int = SECOND) -> Surveyed:
+    """Measure after three seconds of events."""
+    survey = Survey(engine, always=True)
+    for number in range(3):
+        for name, batch in events(number, distinct, each).items():
+            engine.push(name, 0, batch)
+        engine.advance()
+        assert survey.look() is not None
+        survey.measure()
+    assert survey.found is not None
+    return survey.found
+
+
+def test_a_survey_survives_its_message() -> None:
+    engine = star()
+    found = surveyed(engine, FEW_B)
+    found = replace(found, statistics=engine.statistics(links=True))
+    again = Surveyed.from_document(json.loads(json.dumps(found.document())), engine.query)
+    assert again == found
+    assert price(again.evidence, engine.plan) == price(found.evidence, engine.plan)
+    other = query("SELECT A.k FROM a A, b B, c X WINDOW RANGE 9 MILLISECONDS WHERE A.k = B.k AND B.k = X.k")
+    with pytest.raises(KeyError):
+        Surveyed.from_document(found.document(), other)
+
+
+def test_what_is_best_for_all_is_chosen() -> None:
+    """Of all six plans, with two tasks that would choose differently: sometimes what neither would."""
+    query, compromises = star().query, 0
+    few_b = surveyed(star(), FEW_B)
+    assert frozenset("AB") in joins_of(str(few_b.best))
+    plans = [parse_plan(f"(((A {a}) {b}) {c})", query) for a, b, c in permutations("BCD")]
+    for each in (SECOND, SECOND // 4):
+        few_d = surveyed(star(), FEW_D, each)
+        assert frozenset("AD") in joins_of(str(few_d.best))
+        for known in ([few_d], [few_d, few_b], [few_b, few_d], [few_b, few_d, few_d]):
+            found = best_for_all(known, plans[0])
+            costs = [sum(price(one.evidence, plan) for one in known) for plan in plans]
+            assert sum(price(one.evidence, found) for one in known) == pytest.approx(min(costs))
+            compromises += not any(same_tree(found, one.best) for one in known)
+    assert compromises > 0
+
+
+def test_together_two_halves_are_the_whole() -> None:
+    """Of a query that is split by its only key, two tasks with a half of the keys each have what one would have."""
+    one = surveyed(star(), EVEN).evidence
+    both = together([one, one])
+    assert both.arrivals["A"].rate == 2 * one.arrivals["A"].rate
+    for pair, share in one.pairs.items():
+        assert both.pairs[pair].log == pytest.approx(share.log - math.log(2))
+    assert together([one]) is one
+    assert price(both, star().plan) == pytest.approx(2 * price(one, star().plan), rel=0.01)
+
+
+def test_tasks_with_most_of_the_work_decide() -> None:
+    """This task alone would change to a plan that is worse for the others."""
+    others = [surveyed(star(), FEW_B) for _ in range(2)]
+    for known in ([], others):
+        engine = star("(((A B) C) D)")
+        autopilot = Autopilot(engine, others=lambda known=known: known)
+        observed(engine, autopilot)
+        run(engine, 8, lambda _: FEW_D)
+        assert (frozenset("AD") in joins_of(str(engine.plan))) == (not known), engine.plan
+
+
+def test_the_cost_of_a_change_is_that_of_all_tasks() -> None:
+    costs = []
+    other = star("(((A D) C) B)")
+    poor = surveyed(other, FEW_B)
+    poor = replace(poor, statistics=other.statistics(links=True))
+    for known in ([], [poor] * 3):
+        engine = star("(((A D) C) B)")
+        autopilot = Autopilot(engine, others=lambda known=known: known)
+        observed(engine, autopilot)
+        run(engine, 8, lambda _: FEW_B)
+        costs.append(next(one for one in autopilot.adaptations if one.made).predicted.cost)
+    assert costs[1] == pytest.approx(4 * costs[0], rel=0.5)
+
+
+def test_nothing_is_measured_before_there_is_much() -> None:
+    survey = Survey(star())
+    assert survey.look() is None
+    assert not survey.measure()
+    engine = star()
+    found = surveyed(engine, EVEN)
+    assert found.evidence.name(frozenset("DA")) == "A D"
