@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+
 from operators.autopilot.adaptation import Adaptation, Effect
 from operators.autopilot.changes import Changes, EngineChanges
 from operators.autopilot.evidence import together
-from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, paid, verdict
-from operators.autopilot.search import cheapest_plan, price
+from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, noticed, paid, verdict
+from operators.autopilot.search import PlanPrices, cheapest_plan
 from operators.autopilot.survey import RECENT, Survey, Surveyed
 from operators.engine.engine import Engine, Work
 from operators.migration.advise import Advice, Goal, advise
@@ -26,6 +28,9 @@ from operators.migration.strategies import strategy_of
 from operators.plan.plan import Plan
 
 Mode = Literal["on", "advise"]
+
+DIFFERENCE = np.array([1.0, -1.0, 0.0])
+"""Of three prices the first less the second."""
 
 _NOBODY: list[Surveyed] = []
 
@@ -177,6 +182,8 @@ class Autopilot:
             return
         if measured or not _same([own, *others], self._weighed):
             self._weigh([own, *others])
+            if measured and self._prices is not None:
+                self.account = noticed(self.account, self._prices, self._survey.lost_s, self._limits.terms)
         if self._knows_all(own, others, measured=measured):
             self._decide()
 
@@ -212,14 +219,14 @@ class Autopilot:
         self._told = None
 
     def _priced(self, known: list[Surveyed]) -> Prices:
-        running, best = _price(known, self._engine.plan), _price(known, self._best)
+        plans = PlanPrices([self._engine.plan, self._best, self.first])
+        running, best, first = np.sum([plans.of(one.evidence) for one in known], axis=0).tolist()
         error = 0.0
-        if best < running:
+        if is_better(Prices(running, best, first), self._limits.terms):
             for one in known:
-                difference = price(one.evidence, self._engine.plan) - price(one.evidence, self._best)
-                for other in one.evidence.varied():
-                    error += (price(other, self._engine.plan) - price(other, self._best) - difference) ** 2
-        return Prices(running, best, _price(known, self.first), math.sqrt(error))
+                apart = plans.of(one.evidence) @ DIFFERENCE
+                error += sum(float(plans.of(other) @ DIFFERENCE - apart) ** 2 for other in one.evidence.varied())
+        return Prices(running, best, first, math.sqrt(error))
 
     def _advise(self) -> Advice:
         """Choose a strategy for the change of all tasks to the best plan, and predict its cost."""
@@ -335,16 +342,13 @@ def best_for_all(known: Sequence[Surveyed], running: Plan) -> Plan:
     best = [one.best for one in known]
     if len(known) > 1:
         best.append(cheapest_plan(together([one.evidence for one in known]), running))
-    return min([running, *best], key=lambda plan: _price(known, plan))
+    plans = [running, *best]
+    prices = PlanPrices(plans)
+    return plans[int(np.argmin(np.sum([prices.of(one.evidence) for one in known], axis=0)))]
 
 
 def _same(a: list[Surveyed], b: list[Surveyed]) -> bool:
     return len(a) == len(b) and all(one is other for one, other in zip(a, b, strict=True))
-
-
-def _price(known: Sequence[Surveyed], plan: Plan) -> float:
-    """Return the price of a plan in all tasks together."""
-    return sum(price(one.evidence, plan) for one in known)
 
 
 def why_not(engine: Engine) -> str:

@@ -10,13 +10,16 @@ usual has reached what a measurement costs (the ski rental rule, as in `rule`). 
 
 from __future__ import annotations
 
-MEASURE_S = 1e-3
-"""The work of a measurement per predicate, in seconds of one core, and beside it MEASURE_ROW_S per sampled row."""
+MEASURE_S = 0.5e-3
+"""The work of a measurement per alias, in seconds of one core, and beside it MEASURE_ROW_S per sampled row."""
 
-MEASURE_ROW_S = 200e-9
+MEASURE_ROW_S = 60e-9
 
 MEASURE_SHARE = 0.004
 """The share of all work that measurements may take."""
+
+FIRST = 2.0
+"""As many measurements are granted at first, the second one for drift."""
 
 SAVED = 4.0
 """The most measurements that can be saved up for drift; regular ones leave all but one."""
@@ -40,6 +43,7 @@ class Pace:
 
     Attributes:
         apart_ms: looks are at least so far apart.
+        lost_s: the work beyond the usual that led to the last measurement, in seconds of one core.
     """
 
     def __init__(self, window_ms: int, measure_s: float) -> None:
@@ -53,7 +57,8 @@ class Pace:
         self._at: int | None = None
         self._usual_s: float | None = None
         self._beyond_s = 0.0
-        self._to_measure_s = measure_s
+        self.lost_s = 0.0
+        self._to_measure_s = FIRST * measure_s
 
     def work(self, done_s: float, at: int) -> None:
         """Note how much work the query has done so far, in seconds of one core, and until which event time."""
@@ -94,6 +99,7 @@ class Pace:
             if not lost and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
                 return False
         self._measured = at
+        self.lost_s = self._beyond_s
         self._usual_s, self._beyond_s = None, 0.0
         self._to_measure_s = max(self._to_measure_s - self._measure_s, 0.0)
         return True

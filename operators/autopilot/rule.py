@@ -1,6 +1,7 @@
 """When a better plan pays for the change to it: `accrue` and `verdict`, pure functions of frozen numbers.
 
 **Renting and buying.** While a better plan is known, its advantage is added up: the *excess*, in seconds of one core.
+What it would have saved of a growth of the work that led to its being found is added, too (`noticed`).
 The change is made when the excess has reached `Terms.factor` times what the change costs. This is the rule of the ski
 rental problem (Karlin, Manasse, Rudolph, Sleator 1988). Against a clairvoyant who has the best plan at all times and
 pays each change as well, with `factor` 1:
@@ -107,6 +108,17 @@ def accrue(account: Account, prices: Prices, seconds: float, terms: Terms) -> Ac
         work=account.work + prices.running * seconds,
         saved=account.saved + (prices.first - prices.running) * seconds,
     )
+
+
+def noticed(account: Account, prices: Prices, lost_s: float, terms: Terms) -> Account:
+    """Return the account after a growth of the work has been noticed, which began earlier.
+
+    Args:
+        lost_s: the work beyond the usual since then. The best plan would have saved its share of that.
+    """
+    if not is_better(prices, terms):
+        return account
+    return replace(account, excess=account.excess + lost_s * (1.0 - prices.best / prices.running))
 
 
 def paid(account: Account, cost_s: float) -> Account:

@@ -9,7 +9,8 @@ greedy tree (Fegaras 1998).
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -35,27 +36,43 @@ def price(evidence: Evidence, plan: Plan) -> float:
 
 def prices(evidence: Evidence, plan: Plan) -> F64:
     """Return (n,) the work of each of a plan's joins, children before parents."""
-    aliases = plan.aliases
-    nodes = list(postorder(plan))
-    number = {frozenset(node.aliases): n for n, node in enumerate(nodes)}
-    column = {alias: n for n, alias in enumerate(aliases)}
-    members = np.zeros((len(nodes), len(aliases)), np.bool_)
-    for n, node in enumerate(nodes):
-        members[n, [column[alias] for alias in node.aliases]] = True
-    joins = [node for node in nodes if isinstance(node, Join)]
-    ends: tuple[list[Plan], ...] = ([*joins], [join.left for join in joins], [join.right for join in joins])
-    at = [np.array([number[frozenset(node.aliases)] for node in end], np.int64) for end in ends]
-    sizes = sizes_of(evidence, members, aliases)
-    return np.asarray(joining_cost(*at, *_arrays(sizes), UNIT_COSTS))
+    return PlanPrices([plan]).joins(evidence)
+
+
+class PlanPrices:
+    """Prices some plans over the same aliases by one evidence after the other."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._aliases = plans[0].aliases
+        nodes = [list(postorder(plan)) for plan in plans]
+        number: dict[frozenset[str], int] = {}
+        for node in chain.from_iterable(nodes):
+            number.setdefault(frozenset(node.aliases), len(number))
+        self._members = np.array([[alias in some for alias in self._aliases] for some in number])
+        joins = [[node for node in of_plan if isinstance(node, Join)] for of_plan in nodes]
+        every = list(chain.from_iterable(joins))
+        ends: tuple[list[Plan], ...] = ([*every], [join.left for join in every], [join.right for join in every])
+        self._at = [np.array([number[frozenset(node.aliases)] for node in end], np.int64) for end in ends]
+        self._begin = np.cumsum([0, *(len(of_plan) for of_plan in joins[:-1])])
+
+    def joins(self, evidence: Evidence) -> F64:
+        """Return the work of each plan's joins, plan after plan."""
+        sizes = sizes_of(evidence, self._members, self._aliases)
+        return np.asarray(joining_cost(*self._at, *_arrays(sizes), UNIT_COSTS))
+
+    def of(self, evidence: Evidence) -> F64:
+        """Return the price of each plan, as `price` does."""
+        return np.asarray(np.add.reduceat(self.joins(evidence), self._begin))
 
 
 def cheapest_plan(evidence: Evidence, running: Plan) -> Plan:
     """Return the cheapest plan found; of equally cheap ones the running one."""
     aliases = running.aliases
     found = _of_subsets(evidence, aliases) if len(aliases) <= MOST_SUBSETS else _of_intervals(evidence, running)
-    if same_tree(found, running) or price(evidence, found) >= price(evidence, running):
+    if same_tree(found, running):
         return running
-    return found
+    cost, cost_now = PlanPrices([found, running]).of(evidence)
+    return running if cost >= cost_now else found
 
 
 def same_tree(a: Plan, b: Plan) -> bool:

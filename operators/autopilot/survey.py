@@ -135,6 +135,11 @@ class Survey:
         each = engine.processed_tuples * (ENTER_S + PROBE_S) + engine.comparisons * SCAN_S
         return calls + each + made * MAKE_S
 
+    @property
+    def lost_s(self) -> float:
+        """What a growth of the work had cost when it was measured, in seconds of one core."""
+        return self._pace.lost_s
+
     def changed(self) -> None:
         """Note that the plan changes. Whether that was right is measured once, whatever it costs."""
         self._pace.changed()

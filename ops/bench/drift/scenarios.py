@@ -19,6 +19,9 @@ from schemas.query import Query, Type
 
 Edge = tuple[int, int]
 
+APART = 200
+"""In the scenario of correlated predicates, one of so many tuples of the common stream may find partners by an edge."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -29,15 +32,15 @@ class Phase:
         fan_outs: by edge.
         zipf: the exponent of the distribution of values; 0 for a uniform one.
         offset: which values are frequent where they are skewed.
-        excluding: the share of the tuples of the first two edges' common stream that may find a partner by one of these
-            edges only if they may not by the other; for the rest this is independent. Fan-outs are the same.
+        correlation: of the first two edges at their common stream: 1 if its tuples that may find partners by one edge
+            are those that may by the other; 0 if independent. Fan-outs are the same.
     """
 
     rates: tuple[float, ...]
     fan_outs: tuple[float, ...]
     zipf: float = 0.0
     offset: int = 0
-    excluding: float = 0.0
+    correlation: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +116,14 @@ class Scenario:
         drawn = drawn.astype(np.int64)
         if self.name != "correlation" or edge > 1:
             return drawn
-        # Of the common stream half of the tuples are within reach of each edge's partners: by `reach` or by a draw.
+        # Of the common stream few tuples are within reach of each edge's partners, which are many for those.
         common = set(self.edges[0]) & set(self.edges[1])
         if number not in common:
-            return drawn // 2 * 2
-        near = reach < 0.5
+            return drawn // APART * APART
+        near = reach < 1 / APART
         if edge == 1:
-            near = np.where(rng.random(count) < phase.excluding, ~near, rng.random(count) < 0.5)
-        return drawn // 2 * 2 + ~near
+            near = np.where(rng.random(count) < phase.correlation, near, rng.random(count) < 1 / APART)
+        return drawn // APART * APART + ~near
 
 
 def edges_of(shape: str, streams: int) -> tuple[Edge, ...]:
@@ -211,10 +214,10 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
         ),
         Scenario(
             "correlation",
-            "two predicates come to exclude each other; no single selectivity changes",
+            "two predicates become correlated; no single selectivity changes",
             "star",
             4,
-            alternating(Phase(few, (6.0, 6.0, 4.0)), Phase(few, (6.0, 6.0, 4.0), excluding=1.0), 2),
+            alternating(Phase(even, (0.4, 0.4, 0.5)), Phase(even, (0.4, 0.4, 0.5), correlation=1.0), 2),
             phases=2,
         ),
         Scenario("skew", "the frequent keys wander", "star", 4, wandering, phases),

@@ -72,22 +72,24 @@ def saved_up() -> Pace:
     pace = Pace(800, 0.001)
     assert not pace.measures(0, drifted=True), "nothing is recent yet"
     assert pace.measures(1000, drifted=False)
-    assert not pace.measures(9000, drifted=True), "the first one took all"
-    pace.work(0.0, 1000)
-    pace.work(2 * SAVED * 0.001 / MEASURE_SHARE, 1000)
+    assert not pace.measures(9000, drifted=False), "what is left is for drift"
+    assert pace.measures(9000, drifted=True)
+    assert not pace.measures(10_000, drifted=True), "nothing is left"
+    pace.work(0.0, 10_000)
+    pace.work(2 * SAVED * 0.001 / MEASURE_SHARE, 10_000)
     return pace
 
 
 def test_measurements_take_their_share_of_the_work_and_save_some_for_drift() -> None:
     pace, done_s = saved_up(), 2 * SAVED * 0.001 / MEASURE_SHARE
     # Without work, what was saved up is used, one look after the other; then nothing is left.
-    times = [1000 + 400 * n for n in range(1, 10)]
+    times = [10_000 + 400 * n for n in range(1, 10)]
     assert [pace.measures(time, drifted=True) for time in times] == [True] * int(SAVED) + [False] * (9 - int(SAVED))
     regular = 0
     for number in range(1000):
         done_s += 0.001 / MEASURE_SHARE / 10
-        pace.work(done_s, 9000 + number * 800)
-        regular += pace.measures(9000 + number * 800, drifted=False)
+        pace.work(done_s, 20_000 + number * 800)
+        regular += pace.measures(20_000 + number * 800, drifted=False)
     assert 85 <= regular <= 100
 
 
@@ -106,6 +108,7 @@ def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
     pace, done_s, measured = Pace(800, 0.001), 0.0, []
     pace.measures(0, drifted=True)
     assert pace.measures(1000, drifted=True)
+    assert pace.measures(2000, drifted=True)
     for time in range(4000, 40_000, 100):
         done_s += 0.0001 if time < 20_000 else 0.0011
         pace.work(done_s, time)
@@ -117,6 +120,7 @@ def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
 def test_a_change_is_followed_by_a_measurement_a_window_later() -> None:
     pace = Pace(800, 0.001)
     pace.measures(0, drifted=True)
+    assert pace.measures(1000, drifted=True)
     assert pace.measures(2200, drifted=True)
     assert not pace.measures(9000, drifted=False, unpriced=True), "nothing is left"
     pace.changed()

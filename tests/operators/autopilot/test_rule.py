@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, paid, verdict
+from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, noticed, paid, verdict
 
 TERMS = Terms()
 
@@ -24,6 +24,12 @@ def test_a_difference_within_the_error_of_the_estimates_is_none() -> None:
     account = accrue(Account(excess=5.0), prices, 100.0, TERMS)
     assert account.excess == 0
     assert "error" in verdict(account, prices, 1e-9, TERMS).reason
+
+
+def test_of_a_growth_that_led_to_a_better_plan_its_share_is_lost() -> None:
+    better = Prices(running=4.0, best=1.0, first=4.0)
+    assert noticed(Account(excess=1.0), better, 2.0, TERMS).excess == pytest.approx(2.5)
+    assert noticed(Account(excess=1.0), Prices(4.0, 4.0, 4.0), 2.0, TERMS).excess == 1.0
 
 
 def test_a_small_difference_is_none() -> None:
