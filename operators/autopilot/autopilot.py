@@ -139,7 +139,7 @@ class Autopilot:
         self._window_ms = self._survey.window_ms
         self._weighed: list[Surveyed] = []
         self._prices: Prices | None = None
-        self._best = engine.plan
+        self._best = self._running = engine.plan
         self._advice: Advice | None = None
         self._told: bool | None = None
         self._at: int | None = None
@@ -170,6 +170,10 @@ class Autopilot:
         if work is None and others is self._heard and not due:
             return
         work, self._heard = work or engine.work, others
+        if self._prices is not None and engine.plan is not self._running:
+            # Somebody else has changed the plan.
+            self._prices = self._advice = None
+            self._survey.changed()
         if self._prices is not None and self._at is not None:
             self.account = accrue(self.account, self._prices, self._passed_s(work), self._limits.terms)
         self._at, self._arrived = work.cut, sum(work.selected)
@@ -212,7 +216,7 @@ class Autopilot:
 
     def _weigh(self, known: list[Surveyed]) -> None:
         """Find the best plan for all tasks together; `known` is what they have measured, this one first."""
-        self._weighed = known
+        self._weighed, self._running = known, self._engine.plan
         self._best = best_for_all(known, self._engine.plan)
         self._prices = self._priced(known)
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
@@ -220,7 +224,8 @@ class Autopilot:
 
     def _priced(self, known: list[Surveyed]) -> Prices:
         plans = PlanPrices([self._engine.plan, self._best, self.first])
-        running, best, first = np.sum([plans.of(one.evidence) for one in known], axis=0).tolist()
+        # The fixed costs of calls are the same for every plan, and part of what a saving is a share of.
+        running, best, first = np.sum([plans.of(one.evidence) + one.calls_s for one in known], axis=0).tolist()
         error = 0.0
         if is_better(Prices(running, best, first), self._limits.terms):
             for one in known:
@@ -247,7 +252,7 @@ class Autopilot:
         prices, advice, terms = self._prices, self._advice, self._limits.terms
         if prices is None or advice is None or not is_better(prices, terms):
             return
-        cost_s = advice.predicted.work_s / advice.pace
+        cost_s = advice.predicted.work_s
         found = verdict(self.account, prices, cost_s, terms)
         reason, made = found.reason, found.change
         if made and advice.exceeds:

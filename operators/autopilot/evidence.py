@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from operators.autopilot.join_sample import JoinSample, Share
+from operators.migration.sizes import ENTER_S, MAKE_S, PROBE_S, SCAN_S
 from operators.plan.equalities import equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import conjuncts
@@ -56,6 +57,7 @@ class Evidence:
         joint: the shares of larger sets.
         wide: the aliases of each predicate over three or more.
         classes: the aliases of each equality class (`operators.plan.equalities`).
+        units: seconds to enter a tuple, to probe with it, to make a pair, and to scan a pair.
     """
 
     query: Query
@@ -65,6 +67,7 @@ class Evidence:
     joint: Mapping[Aliases, Share] = field(default_factory=dict)
     wide: tuple[Aliases, ...] = ()
     classes: tuple[Aliases, ...] = ()
+    units: tuple[float, float, float, float] = (ENTER_S, PROBE_S, MAKE_S, SCAN_S)
 
     def name(self, aliases: Aliases) -> str:
         """Return aliases in the order of the query, such as `A B`."""
@@ -77,6 +80,7 @@ class Evidence:
             "pairs": {self.name(aliases): astuple(share) for aliases, share in self.pairs.items()},
             "keyed": [self.name(aliases) for aliases in self.keyed],
             "joint": {self.name(aliases): astuple(share) for aliases, share in self.joint.items()},
+            "units": self.units,
         }
 
     @staticmethod
@@ -92,7 +96,9 @@ class Evidence:
             for shares in ("pairs", "joint")
         )
         keyed = frozenset(frozenset(name.split()) for name in document["keyed"])
-        return Evidence(query, arrivals, pairs, keyed, joint, wide_of(query), classes_of(query))
+        enter, probe, make, scan = map(float, document["units"])
+        units = enter, probe, make, scan
+        return Evidence(query, arrivals, pairs, keyed, joint, wide_of(query), classes_of(query), units)
 
     def class_share(self, number: int) -> tuple[float, float]:
         """Return the logarithms of the share that one equality of a class keeps, and of its key: means over pairs."""

@@ -98,6 +98,9 @@ class Pace:
             lost = self._beyond_s >= self._measure_s and at - self._measured >= self.apart_ms
             if not lost and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
                 return False
+            if lost:
+                # While data change, windows hold old and new. If they still do, another one follows.
+                self._to_measure_s = max(self._to_measure_s, self._measure_s) + self._measure_s
         self._measured = at
         self.lost_s = self._beyond_s
         self._usual_s, self._beyond_s = None, 0.0

@@ -1,10 +1,10 @@
 """Prices plans and finds the cheapest: `price` and `cheapest_plan`.
 
 A plan's price is the work of its joins in seconds of one core per second of event time, by the unit costs of
-`operators.migration.sizes`. Up to MOST_SUBSETS aliases all bushy trees without cross products are compared, by dynamic
-programming over subsets. Beyond, by dynamic programming over the intervals of an order of the aliases, as in linearized
-dynamic programming (Neumann and Radke, SIGMOD 2018); the orders tried are the leaves of the running plan and those of a
-greedy tree (Fegaras 1998).
+`operators.migration.sizes`, corrected by what the engine has been seen to take (`operators.autopilot.learning`). Up to
+MOST_SUBSETS aliases all bushy trees without cross products are compared, by dynamic programming over subsets. Beyond,
+by dynamic programming over the intervals of an order of the aliases, as in linearized dynamic programming (Neumann and
+Radke, SIGMOD 2018); the orders tried are the leaves of the running plan and those of a greedy tree (Fegaras 1998).
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from operators.autopilot.evidence import Evidence
 from operators.autopilot.sizes import SetSizes, sizes_of
 from operators.kernels.hashing import F64
 from operators.kernels.plans import cheapest_intervals, cheapest_trees, joining_cost
-from operators.migration.sizes import ENTER_S, MAKE_S, PROBE_S, SCAN_S
 from operators.plan.plan import Join, Leaf, Plan, postorder
 from schemas.columns import I64
 
 MOST_SUBSETS = 12
 """Up to this many aliases all bushy trees are compared: 3^12 / 2 splits take a few milliseconds."""
-
-UNIT_COSTS = np.array([ENTER_S, PROBE_S, MAKE_S, SCAN_S])
 
 
 def price(evidence: Evidence, plan: Plan) -> float:
@@ -58,7 +55,7 @@ class PlanPrices:
     def joins(self, evidence: Evidence) -> F64:
         """Return the work of each plan's joins, plan after plan."""
         sizes = sizes_of(evidence, self._members, self._aliases)
-        return np.asarray(joining_cost(*self._at, *_arrays(sizes), UNIT_COSTS))
+        return np.asarray(joining_cost(*self._at, *_arrays(sizes), np.array(evidence.units)))
 
     def of(self, evidence: Evidence) -> F64:
         """Return the price of each plan, as `price` does."""
@@ -90,9 +87,9 @@ def _of_subsets(evidence: Evidence, aliases: tuple[str, ...]) -> Plan:
     masks = np.arange(1 << len(aliases), dtype=np.int64)
     members = (masks[:, np.newaxis] >> np.arange(len(aliases)) & 1).astype(np.bool_)
     arrays = _arrays(sizes_of(evidence, members, aliases))
-    cost, left = cheapest_trees(*arrays, UNIT_COSTS, False)
+    cost, left = cheapest_trees(*arrays, np.array(evidence.units), False)
     if not np.isfinite(cost[-1]):
-        cost, left = cheapest_trees(*arrays, UNIT_COSTS, True)
+        cost, left = cheapest_trees(*arrays, np.array(evidence.units), True)
 
     def plan(mask: int) -> Plan:
         if mask & (mask - 1) == 0:
@@ -115,9 +112,9 @@ def cheapest_of_order(evidence: Evidence, aliases: tuple[str, ...]) -> Plan:
     members = ((places >= first) & (places <= last)).reshape(n * n, n)
     members[~members.any(axis=1), 0] = True  # where first > last there is no interval
     arrays = _arrays(sizes_of(evidence, members, aliases), (n, n))
-    cost, split = cheapest_intervals(*arrays, UNIT_COSTS, False)
+    cost, split = cheapest_intervals(*arrays, np.array(evidence.units), False)
     if not np.isfinite(cost[0, n - 1]):
-        cost, split = cheapest_intervals(*arrays, UNIT_COSTS, True)
+        cost, split = cheapest_intervals(*arrays, np.array(evidence.units), True)
     return _tree(aliases, split, 0, n - 1)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from operators.autopilot.drift import Watch
 from operators.autopilot.evidence import Evidence, measure, with_joint
 from operators.autopilot.join_sample import JoinSample
+from operators.autopilot.learning import Learning
 from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, Pace
 from operators.autopilot.search import cheapest_plan, same_tree
 from operators.data.statistics import EngineStatistics
@@ -43,12 +44,14 @@ class Surveyed:
     Attributes:
         at: event time of the measurement.
         best: the best plan for it; the running one if none is better.
+        calls_s: work per second of event time that no plan saves: the fixed costs of calls.
         statistics: of the engine, with links, by which the cost of a change is predicted; None of the own engine.
     """
 
     at: int
     evidence: Evidence
     best: Plan
+    calls_s: float = 0.0
     statistics: EngineStatistics | None = None
 
     def document(self) -> dict[str, Any]:
@@ -58,6 +61,7 @@ class Surveyed:
             "at": self.at,
             "evidence": self.evidence.document(),
             "best": str(self.best),
+            "calls_s": self.calls_s,
             "statistics": statistics,
         }
 
@@ -70,7 +74,8 @@ class Surveyed:
         """
         evidence, given = Evidence.from_document(document["evidence"], query), document["statistics"]
         statistics = None if given is None else EngineStatistics.from_document(given)
-        return Surveyed(int(document["at"]), evidence, parse_plan(document["best"], query), statistics)
+        best, calls_s = parse_plan(document["best"], query), float(document["calls_s"])
+        return Surveyed(int(document["at"]), evidence, best, calls_s, statistics)
 
 
 class Survey:
@@ -96,8 +101,11 @@ class Survey:
         self._pace = Pace(self.window_ms, aliases * (MEASURE_S + SAMPLED_ROWS * MEASURE_ROW_S))
         self._first: int | None = None
         self._at: int | None = None
-        self._done_s = 0.0
+        self._raw_s = self._done_s = 0.0
+        self._learning = Learning(len(engine.query.sources) - 1)
+        self._last: Work | None = None
         self._tuples = 0
+        self._slices: tuple[int, int] | None = None
         self._looks = self._drifted = False
 
     @property
@@ -110,22 +118,26 @@ class Survey:
         engine, at = self._engine, self._engine.cut
         if at <= 0 or (self._at is not None and at <= self._at):
             return None
-        done_s = self._seconds(engine.comparisons)
-        if not self._always and self._at is not None and done_s - self._done_s < LOOK_AFTER_S:
+        raw_s = self._seconds(engine.comparisons)
+        if not self._always and self._at is not None and raw_s - self._raw_s < LOOK_AFTER_S:
             return None
         self._first = at if self._first is None else self._first
         work = engine.work
         if work.tuples > self._tuples:
-            self.tuple_s = (done_s - self._done_s) / (work.tuples - self._tuples)
-        self._at, self._done_s, self._tuples = at, done_s, work.tuples
-        self._pace.work(self._seconds(work.made), at)
+            self.tuple_s = (raw_s - self._raw_s) / (work.tuples - self._tuples)
+        self._learning.note(work)
+        if self._last is not None:
+            self._done_s += float(self._learning.predicted(self._last, work) @ self._learning.factors)
+        self._last, self._at, self._raw_s, self._tuples = work, at, raw_s, work.tuples
+        self._slices = self._slices or (work.slices, at)
+        self._pace.work(self._done_s, at)
         self._looks = self._pace.looks(at) or self._always
         if self._looks and at - self._first >= STEADY_WINDOWS * self.window_ms:
             self._drifted = self._watch.drifted(work)
         return work
 
     def _seconds(self, made: int) -> float:
-        """Return the engine's work so far in seconds of one core, by the unit costs.
+        """Return about the engine's work so far in seconds of one core, by the unit costs, for less than counting it.
 
         Args:
             made: intermediate results and results; comparisons are about as many, and known for less.
@@ -162,6 +174,7 @@ class Survey:
         if evidence is None:
             return False
         self._watch.rebase()
+        evidence = replace(evidence, units=self._learning.units())
         best = engine.plan
         for _ in range(ROUNDS):
             evidence = with_joint(evidence, sampled, (engine.plan, best))
@@ -169,7 +182,10 @@ class Survey:
             if same_tree(found, best):
                 break
             best = found
-        self.found = Surveyed(at, evidence, best)
+        slices, since = self._slices or (engine.slices, at)
+        calls_s = self._learning.calls_s(engine.slices - slices) * 1000 / max(at - since, 1)
+        self._slices = engine.slices, at
+        self.found = Surveyed(at, evidence, best, calls_s)
         return True
 
 

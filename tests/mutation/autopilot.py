@@ -56,7 +56,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("        if self._is_changing():\n            return\n", ""),
         ("plans[int(np.argmin(", "plans[int(np.argmax("),
         ("    if len(known) > 1:\n", "    if False:\n"),
-        ("np.argmin(np.sum([prices.of(one.evidence) for one in known], axis=0))", "np.argmin(prices.of(known[0].evidence))"),
+        ("np.sum([prices.of(one.evidence) for one in known], axis=0)", "prices.of(known[0].evidence)"),
         (", *(one.statistics for one in self._weighed[1:] if one.statistics)]", "]"),
         ("return (sum(work.selected) - self._arrived) / rate", "return (work.cut - 0) / 1000"),
         ("if self._knows_all(own, others, measured=measured):", "if True:"),
@@ -66,9 +66,16 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "autopilot/survey.py": (
         ("            self._drifted = self._watch.drifted(work)\n", "            self._drifted = False\n"),
-        ("self.found = Surveyed(at, evidence, best)", "self.found = Surveyed(at, evidence, engine.plan)"),
-        ("done_s - self._done_s < LOOK_AFTER_S", "False"),
+        ("self.found = Surveyed(at, evidence, best", "self.found = Surveyed(at, evidence, engine.plan"),
+        ("raw_s - self._raw_s < LOOK_AFTER_S", "False"),
         ("            if same_tree(found, best):\n                break\n", "            break\n"),
+    ),
+    "autopilot/learning.py": (
+        ("self._squares = KEPT * self._squares", "self._squares = self._squares"),
+        ("+ PRIOR)", "+ 0.0)"),
+        ("np.clip(found, 1 / BOUND, BOUND)", "found"),
+        ("now.busy_s <= before.busy_s", "False"),
+        ("MAKE_S * matches, SCAN_S * matches", "MAKE_S, SCAN_S"),
     ),
     "autopilot/drift.py": (
         ("found = found or difference > max(CLEARLY, ERRORS * error)", "found = False"),
@@ -96,6 +103,7 @@ AUTOPILOT_TESTS: dict[str, list[str]] = {
     "autopilot/rule.py": ["autopilot/test_rule.py"],
     "autopilot/autopilot.py": ["autopilot/test_autopilot.py", "autopilot/test_survey.py"],
     "autopilot/survey.py": ["autopilot/test_autopilot.py", "autopilot/test_survey.py", "autopilot/test_drift.py"],
+    "autopilot/learning.py": ["autopilot/test_learning.py"],
     "autopilot/drift.py": ["autopilot/test_drift.py"],
     "autopilot/pace.py": ["autopilot/test_drift.py"],
 }

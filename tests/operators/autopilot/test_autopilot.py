@@ -103,8 +103,15 @@ def star(text: str = "(((A B) C) D)") -> Engine:
 
 def run(engine: Engine, seconds: int, distinct: Callable[[int], dict[str, int]]) -> list[dict[str, object]]:
     """Feed seconds in tenths; returns the results."""
+    return run_on(engine, 0, seconds, distinct)
+
+
+def run_on(
+    engine: Engine, begin: int, seconds: int, distinct: Callable[[int], dict[str, int]]
+) -> list[dict[str, object]]:
+    """Feed further seconds in tenths; returns the results."""
     out = []
-    for number in range(seconds):
+    for number in range(begin, begin + seconds):
         whole = events(number, distinct(number))
         for tenth in range(10):
             part = SECOND // 10
@@ -214,6 +221,20 @@ def test_a_change_that_none_may_overlap_is_waited_for() -> None:
     assert later
     assert first.finished_at is not None
     assert later[0].cut >= first.finished_at
+
+
+def test_a_change_by_hand_is_weighed_anew() -> None:
+    """The prices of the plan before say nothing about the plan that somebody has chosen."""
+    engine = star("(((A B) C) D)")
+    autopilot = Autopilot(engine)
+    observed(engine, autopilot)
+    run(engine, 4, lambda _: EVEN)
+    engine.migrate(parse_plan("(((A D) C) B)", engine.query), "moving-state", engine.cut)
+    run_on(engine, 4, 1, lambda _: EVEN)
+    assert autopilot._prices is None or autopilot._running == engine.plan
+    run_on(engine, 5, 6, lambda _: EVEN)
+    assert autopilot._prices is not None
+    assert autopilot._running is engine.plan
 
 
 def test_a_stream_that_becomes_faster_is_drift() -> None:

@@ -115,6 +115,8 @@ def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
         if pace.measures(time, drifted=False):
             measured.append(time)
     assert measured == [20_100], "half of it was beyond the usual, then this was the usual"
+    assert pace.measures(41_000, drifted=True), "windows may have held old and new data"
+    assert not pace.measures(42_000, drifted=True)
 
 
 def test_a_change_is_followed_by_a_measurement_a_window_later() -> None:
