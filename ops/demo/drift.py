@@ -52,7 +52,7 @@ COLUMNS["delays"] = ("route",)
 RATE = 3_000
 """Events per second and stream."""
 
-RARE, USUAL, FREQUENT = RATE * 500, RATE, 5
+RARE, USUAL, FREQUENT = RATE * 500, RATE, 12
 """How many customers, articles and routes there are; RARE and FREQUENT swap."""
 
 LOOK_S = 0.5
@@ -217,7 +217,7 @@ def _workers(bootstrap: str, folder: Path) -> Iterator[list[Contender]]:
 
 def _watch(console: Console, contenders: list[Contender], events: Events, clients: KafkaClients) -> None:
     """Show delays and decisions until all events have been produced."""
-    told = 0
+    version = told = 0
     live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
     with live or contextlib.nullcontext():
         while events.is_alive():
@@ -225,10 +225,11 @@ def _watch(console: Console, contenders: list[Contender], events: Events, client
             phase = events.phase
             for one in contenders:
                 one.look(phase)
-            if contenders[0].version > told:
-                told = contenders[0].version
-                for decision in _decisions(clients, contenders[0].group)[-1:]:
+            if contenders[0].version > version:
+                version, made = contenders[0].version, _decisions(clients, contenders[0].group)
+                for decision in made[told:]:
                     console.print(decision.line(), highlight=False, markup=False, soft_wrap=True)
+                told = len(made)
             if live is not None:
                 live.update(_table(contenders, phase))
 

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from operators.engine.engine import Engine
 from ops.demo.compare import compare, expected_results
+from ops.demo.drift import FIRST, demonstrate_drift
 from ops.demo.flights import AIRPORTS, QUERY, Feed, last_watermarks, load, package_folder
 from ops.demo.replay import create_topics
 from ops.demo.screen import Moment, Screen
@@ -277,3 +278,19 @@ def test_produce_fills_the_topics_once(broker: SessionBroker, query: Query) -> N
     assert create_topics(broker.bootstrap, query.streams()) == 354_636
     assert produce(Console(file=out, width=200), broker.bootstrap, 0.0) == 0
     assert "the topics hold 354,636 records already" in out.getvalue()
+
+
+@pytest.mark.deep
+@pytest.mark.kafka
+def test_a_worker_that_adapts_beside_a_pinned_one(tmp_path: Path) -> None:
+    """Two short phases: it says why it changes its plan, and both have the same results."""
+    shown = io.StringIO()
+    outcome = demonstrate_drift(Console(file=shown, width=400), tmp_path / "demo", 2, 8.0)
+    assert outcome.equal
+    assert outcome.compared > 1000
+    assert outcome.decisions
+    assert outcome.decisions[0].from_plan == FIRST
+    assert [one.version > 0 for one in outcome.contenders] == [True, False]
+    assert "it saves" in shown.getvalue()
+    assert any("the same" in line for line in outcome.lines())
+    assert not (tmp_path / "demo").exists()
