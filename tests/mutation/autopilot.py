@@ -87,7 +87,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._beyond_s += max(seconds - UNUSUAL * usual * passed, 0.0)", "pass"),
         ("at - self._looked < self.apart_ms", "False"),
         ("self._to_measure_s = FIRST * measure_s", "self._to_measure_s = 9 * measure_s"),
-        ("        self.lost_s = 0.0\n        self._to", "        self._to"),
+        ("        self.lost_s = self._beyond_s\n", ""),
         ("apart_ms = self._window_ms // 2 if drifted", "apart_ms = self._window_ms * 99 if drifted"),
         ("        self._to_measure_s += self._measure_s\n", ""),
     ),

@@ -114,6 +114,7 @@ def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
         pace.work(done_s, time)
         if pace.measures(time, drifted=False):
             measured.append(time)
+            assert 0.001 <= pace.lost_s < 0.0022
     assert measured == [20_100], "half of it was beyond the usual, then this was the usual"
     assert pace.measures(41_000, drifted=True), "windows may have held old and new data"
     assert not pace.measures(42_000, drifted=True)

@@ -15,7 +15,17 @@ from operators.autopilot.search import price, same_tree
 from operators.autopilot.survey import Survey, Surveyed
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
-from tests.operators.autopilot.test_autopilot import EVEN, SECOND, events, joins_of, observed, run, star
+from tests.operators.autopilot.test_autopilot import (
+    EVEN,
+    SECOND,
+    WINDOW_MS,
+    events,
+    joins_of,
+    observed,
+    run,
+    run_on,
+    star,
+)
 from tests.operators.tiny import query
 
 FEW_B, FEW_D = {"B": 64_000, "C": 4000, "D": 40}, {"B": 40, "C": 4000, "D": 64_000}
@@ -106,3 +116,57 @@ def test_nothing_is_measured_before_there_is_much() -> None:
     engine = star()
     found = surveyed(engine, EVEN)
     assert found.evidence.name(frozenset("DA")) == "A D"
+
+
+def test_a_look_waits_for_enough_work() -> None:
+    engine = star()
+    survey = Survey(engine)
+    looks = []
+    for number in range(6):
+        for name, batch in events(number, EVEN).items():
+            engine.push(name, 0, batch)
+        for tenth in range(1, 10):
+            engine.advance(number * 1000 + tenth * 100)
+            looks.append(survey.look() is not None)
+    assert looks[0]
+    assert 2 < sum(looks) < 20
+
+
+def test_in_a_pause_of_the_input_nothing_is_lost() -> None:
+    engine = star()
+    autopilot = Autopilot(engine, look_always=True)
+    observed(engine, autopilot)
+    run(engine, 4, lambda _: EVEN)
+    before, prices = autopilot.account.work, autopilot._prices
+    assert prices is not None
+    run_on(engine, 4000, 2, lambda _: EVEN)
+    assert 0 < autopilot.account.work - before < 6 * prices.running
+
+
+def test_old_measurements_of_others_are_waited_for() -> None:
+    """Until a window has passed in which the other task could have noticed that the data have changed, too."""
+    made = []
+    for at in (0, 10**9):
+        other = replace(surveyed(star("(((A D) C) B)"), FEW_B), at=at)
+        engine = star("(((A D) C) B)")
+        autopilot = Autopilot(engine, others=lambda known=[other]: known)
+        observed(engine, autopilot)
+        run(engine, 8, lambda _: FEW_B)
+        made.append(next(one.at for one in autopilot.adaptations if one.made))
+    assert made[0] >= made[1] + WINDOW_MS // 2
+
+
+def test_what_others_tell_counts_at_once() -> None:
+    few_b = surveyed(star("(((A D) C) B)"), FEW_B)
+    told: list[list[Surveyed]] = [[few_b]]
+    engine = star("(((A B) C) D)")
+    autopilot = Autopilot(engine, others=lambda: told[-1])
+    observed(engine, autopilot)
+    run(engine, 3, lambda _: FEW_B)
+    own = autopilot._survey.found
+    told.append([replace(surveyed(star("(((A D) C) B)"), FEW_D), at=10**9)] * 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Survey, "measure", lambda survey, unpriced=False: False)
+        run_on(engine, 3, 1, lambda _: FEW_B)
+    assert autopilot._survey.found is own
+    assert len(autopilot._weighed) == 4
