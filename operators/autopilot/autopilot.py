@@ -17,7 +17,7 @@ import numpy as np
 from operators.autopilot.adaptation import Adaptation, Effect
 from operators.autopilot.changes import Changes, EngineChanges
 from operators.autopilot.evidence import together
-from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, noticed, paid, verdict
+from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, noticed, paid, settled, verdict
 from operators.autopilot.search import PlanPrices, cheapest_plan
 from operators.autopilot.survey import RECENT, Survey, Surveyed
 from operators.engine.engine import Engine, Work
@@ -170,7 +170,8 @@ class Autopilot:
         if work is None and others is self._heard and not due:
             return
         work, self._heard = work or engine.work, others
-        if self._prices is not None and engine.plan is not self._running:
+        changing = self._is_changing()
+        if self._prices is not None and not changing and engine.plan != self._running:
             # Somebody else has changed the plan.
             self._prices = self._advice = None
             self._survey.changed()
@@ -179,9 +180,9 @@ class Autopilot:
         self._at, self._arrived = work.cut, sum(work.selected)
         self._settle(work)
         self._recent.append(work)
-        if self._is_changing():
+        if changing:
             return
-        measured, own = self._survey.measure(unpriced=self._prices is None), self._survey.found
+        measured, own = self._survey.measure(), self._survey.found
         if own is None or others is None:
             return
         if measured or not _same([own, *others], self._weighed):
@@ -216,9 +217,11 @@ class Autopilot:
 
     def _weigh(self, known: list[Surveyed]) -> None:
         """Find the best plan for all tasks together; `known` is what they have measured, this one first."""
-        self._weighed, self._running = known, self._engine.plan
+        before, self._weighed, self._running = self._prices, known, self._engine.plan
         self._best = best_for_all(known, self._engine.plan)
         self._prices = self._priced(known)
+        if before is not None:
+            self.account = settled(self.account, before, self._prices)
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
         self._told = None
 
@@ -276,13 +279,16 @@ class Autopilot:
         self.decisions[number] = replace(self.decisions[number], made=True, change=change)
         self.account = paid(self.account, cost_s)
         self._survey.changed()
-        self._prices = self._advice = None
+        if self._prices is not None:
+            # What is expected of the new plan; the next measurement shows what came of it.
+            self._prices = Prices(self._prices.best, self._prices.best, self._prices.first)
+        self._advice, self._running = None, best
 
     def withdraw(self, change: str, reason: str) -> None:
         """Note that a change that was asked for is not made: all stays as it was."""
         if self._pending is not None and self._pending.change == change:
             self.account = paid(self.account, -self._pending.cost_s)
-            self._pending = None
+            self._pending = self._prices = None
         for number, decision in self.decisions.items():
             if decision.change == change:
                 self.decisions[number] = replace(decision, made=False, change="", reason=reason)

@@ -15,7 +15,7 @@ MEASURE_S = 0.5e-3
 
 MEASURE_ROW_S = 60e-9
 
-MEASURE_SHARE = 0.004
+MEASURE_SHARE = 0.0025
 """The share of all work that measurements may take."""
 
 FIRST = 2.0
@@ -26,6 +26,9 @@ SAVED = 4.0
 
 LOOKS_PER_WINDOW = 8
 """Looks are at least this part of the longest window apart, measurements a whole one, and half of one after drift."""
+
+FOLLOW_UP_WINDOWS = 1.25
+"""So long after a change of plans its outcome is measured."""
 
 UNUSUAL = 1.5
 """Work beyond this multiple of the least since the last measurement, per event time, is beyond the usual."""
@@ -53,6 +56,7 @@ class Pace:
         self._looked: int | None = None
         self._measured: int | None = None
         self._first: int | None = None
+        self._follow_up: int | None = None
         self._done_s = 0.0
         self._at: int | None = None
         self._usual_s: float | None = None
@@ -78,29 +82,34 @@ class Pace:
         self._looked = at
         return True
 
-    def changed(self) -> None:
-        """Note that the plan has been changed. Whether that was right is measured once, whatever it costs."""
-        self._to_measure_s += self._measure_s
+    def changed(self, at: int) -> None:
+        """Note that the plan has been changed at an event time. Whether that was right is measured once, whatever it
+        costs, when windows hold no older data."""
+        self._follow_up = at + int(FOLLOW_UP_WINDOWS * self._window_ms)
 
-    def measures(self, at: int, *, drifted: bool, unpriced: bool = False) -> bool:
+    def measures(self, at: int, *, drifted: bool) -> bool:
         """Return whether to measure at this event time, and note that it is done.
 
         Args:
             drifted: a look has found drift.
-            unpriced: the plan has been changed since the last measurement.
         """
         self._first = at if self._first is None else self._first
         if at - self._first < FIRST_SHARE * self._window_ms:
             return False
         if self._measured is not None:
             apart_ms = self._window_ms // 2 if drifted else self._window_ms
-            kept_s = self._measure_s * (1.0 if drifted or unpriced else SAVED)
+            kept_s = self._measure_s * (1.0 if drifted else SAVED)
             lost = self._beyond_s >= self._measure_s and at - self._measured >= self.apart_ms
-            if not lost and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
+            due = self._follow_up is not None and at >= self._follow_up
+            if not lost and not due and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
                 return False
+            if lost or due:
+                self._to_measure_s += self._measure_s
             if lost:
                 # While data change, windows hold old and new. If they still do, another one follows.
-                self._to_measure_s = max(self._to_measure_s, self._measure_s) + self._measure_s
+                self._to_measure_s = max(self._to_measure_s, 2 * self._measure_s)
+            if due:
+                self._follow_up = None
         self._measured = at
         self.lost_s = self._beyond_s
         self._usual_s, self._beyond_s = None, 0.0

@@ -20,7 +20,8 @@ is. Hence:
     work with changes <= (1 + allowance) * work of the first plan + GRACE * round trip
 
     Between two changes the account falls by at most the excess at which the change back is made, which is part of the
-    round trip that was reserved. The account is exact as far as prices are; errors of prices are those of the model.
+    round trip that was reserved. Between two measurements the worse of what they show is taken to have held, so the
+    account is right as far as prices are; errors of prices are those of the model.
 
 **Evidence.** A difference of prices counts only while it exceeds Terms.errors of its own standard errors and
 Terms.least of the running plan's price. Without a significant difference the excess is forgotten: there was none.
@@ -76,6 +77,7 @@ class Account:
         excess: what the best plan would have saved since it has been known to be better.
         work: the work of the plans that ran.
         saved: what they saved against the first plan; negative where they cost more.
+        unsettled: seconds of event time since the last measurement, of which nothing is in `saved` yet.
         spent: the predicted costs of all changes made.
     """
 
@@ -83,6 +85,7 @@ class Account:
     work: float = 0.0
     saved: float = 0.0
     spent: float = 0.0
+    unsettled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,18 @@ def accrue(account: Account, prices: Prices, seconds: float, terms: Terms) -> Ac
         account,
         excess=excess,
         work=account.work + prices.running * seconds,
-        saved=account.saved + (prices.first - prices.running) * seconds,
+        unsettled=account.unsettled + seconds,
     )
+
+
+def settled(account: Account, before: Prices, after: Prices) -> Account:
+    """Return the account after a measurement has shown what the running plan and the first one cost now.
+
+    Since the last measurement either may have held. The worse one is taken: data may have been made to change just when
+    nobody measured.
+    """
+    saving = min(before.first - before.running, after.first - after.running)
+    return replace(account, saved=account.saved + saving * account.unsettled, unsettled=0.0)
 
 
 def noticed(account: Account, prices: Prices, lost_s: float, terms: Terms) -> Account:

@@ -27,7 +27,7 @@ RECENT = 4
 
 LEAST_RECENT_MS = 1
 
-LOOK_AFTER_S = 0.01
+LOOK_AFTER_S = 0.015
 """After less work `look` does nothing: it takes some 30 microseconds."""
 
 STEADY_WINDOWS = 2
@@ -154,18 +154,14 @@ class Survey:
 
     def changed(self) -> None:
         """Note that the plan changes. Whether that was right is measured once, whatever it costs."""
-        self._pace.changed()
+        self._pace.changed(self._engine.cut)
 
-    def measure(self, *, unpriced: bool = False) -> bool:
-        """Measure, if that is worth it after the last look; return whether that was done.
-
-        Args:
-            unpriced: the plan has changed since the last measurement.
-        """
+    def measure(self) -> bool:
+        """Measure, if that is worth it after the last look; return whether that was done."""
         at = self._engine.cut
         if not self._looks:
             return False
-        if not (self._always or self._pace.measures(at, drifted=self._drifted, unpriced=unpriced)):
+        if not (self._always or self._pace.measures(at, drifted=self._drifted)):
             return False
         engine = self._engine
         recent_ms = max(self.window_ms // RECENT, LEAST_RECENT_MS)

@@ -50,18 +50,16 @@ class Surveyor:
         self._leader = ""
         self._sent_s = float("-inf")
         self._version = 0
-        self._changed = False
 
     def observe(self) -> None:
         """Measure, if that is worth it; called after each epoch."""
-        if self._survey.look() is not None and self._survey.measure(unpriced=self._changed):
-            self._changed = False
+        if self._survey.look() is not None:
+            self._survey.measure()
 
     def look(self, view: View, now: float) -> None:
         """Publish what has been measured."""
         if len(view.changes) > self._version:
             self._version = len(view.changes)
-            self._changed = True
             self._survey.changed()
         found, leader = self._survey.found, view.incarnations.get(LEADER, "")
         repeated = found is self._published and leader == self._leader

@@ -50,10 +50,12 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("    back = prices.best <= prices.first < prices.running", "    back = False"),
         ("    back = prices.best <= prices.first < prices.running", "    back = True"),
         ("replace(account, excess=0.0, spent=account.spent + cost_s)", "replace(account, excess=0.0)"),
-        ("saved=account.saved + (prices.first - prices.running) * seconds", "saved=account.saved"),
+        ("saved=account.saved + saving * account.unsettled", "saved=account.saved"),
+        ("saving = min(before.first", "saving = max(before.first"),
+        (", unsettled=0.0)", ")"),
     ),
     "autopilot/autopilot.py": (
-        ("        if self._is_changing():\n            return\n", ""),
+        ("        if changing:\n            return\n", ""),
         ("plans[int(np.argmin(", "plans[int(np.argmax("),
         ("    if len(known) > 1:\n", "    if False:\n"),
         ("np.sum([prices.of(one.evidence) for one in known], axis=0)", "prices.of(known[0].evidence)"),
@@ -89,7 +91,9 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._to_measure_s = FIRST * measure_s", "self._to_measure_s = 9 * measure_s"),
         ("        self.lost_s = self._beyond_s\n", ""),
         ("apart_ms = self._window_ms // 2 if drifted", "apart_ms = self._window_ms * 99 if drifted"),
-        ("        self._to_measure_s += self._measure_s\n", ""),
+        ("            if lost or due:\n                self._to_measure_s += self._measure_s\n", ""),
+        ("            if due:\n                self._follow_up = None\n", ""),
+        ("at + int(FOLLOW_UP_WINDOWS * self._window_ms)", "at"),
     ),
 }
 

@@ -184,7 +184,7 @@ def run(scenario: Scenario, settings: DriftSettings, seed: int, say: Callable[[s
         share = max(begin - warm_ms, 0) / (whole_ms - warm_ms)
         if scenario.adversary:
             made = len(adaptive.migrations)
-            flipped, changes = flipped ^ (made > changes), made
+            flipped, changes = flipped ^ (made > changes or (begin >= warm_ms and not swaps)), made
             phase: Phase = scenario.at(0.75 if flipped else 0.25)
         else:
             phase = scenario.at(share)

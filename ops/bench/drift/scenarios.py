@@ -224,7 +224,7 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
         Scenario("bursts", "a stream is eight times as fast for a fifth of the time", "star", 4, bursts, phases),
         Scenario(
             "adversary",
-            "selectivities swap as soon as a change has been made",
+            "selectivities swap at once, and again whenever a change has been made",
             "star",
             4,
             alternating(steady, Phase(even, turned), 2),

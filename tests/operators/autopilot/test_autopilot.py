@@ -243,9 +243,9 @@ def test_a_stream_that_becomes_faster_is_drift() -> None:
     observed(engine, autopilot)
     measures = Pace.measures
 
-    def noted(pace: Pace, at: int, *, drifted: bool, unpriced: bool = False) -> bool:
+    def noted(pace: Pace, at: int, *, drifted: bool) -> bool:
         told.append((at, drifted))
-        return measures(pace, at, drifted=drifted, unpriced=unpriced)
+        return measures(pace, at, drifted=drifted)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pace, "measures", noted)

@@ -120,13 +120,13 @@ def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
     assert not pace.measures(42_000, drifted=True)
 
 
-def test_a_change_is_followed_by_a_measurement_a_window_later() -> None:
+def test_a_change_is_followed_by_a_measurement_when_windows_hold_no_older_data() -> None:
     pace = Pace(800, 0.001)
     pace.measures(0, drifted=True)
     assert pace.measures(1000, drifted=True)
     assert pace.measures(2200, drifted=True)
-    assert not pace.measures(9000, drifted=False, unpriced=True), "nothing is left"
-    pace.changed()
-    assert not pace.measures(2900, drifted=False, unpriced=True), "the window has not passed"
-    assert pace.measures(3000, drifted=False, unpriced=True)
-    assert not pace.measures(9000, drifted=False, unpriced=True)
+    assert not pace.measures(9000, drifted=True), "nothing is left"
+    pace.changed(9000)
+    assert not pace.measures(9999, drifted=True)
+    assert pace.measures(10_000, drifted=False)
+    assert not pace.measures(12_000, drifted=True)

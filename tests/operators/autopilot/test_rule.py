@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, noticed, paid, verdict
+from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, noticed, paid, settled, verdict
 
 TERMS = Terms()
 
@@ -37,9 +37,15 @@ def test_a_small_difference_is_none() -> None:
 
 
 def test_what_plans_save_is_counted_against_the_first_one() -> None:
-    account = accrue(Account(), Prices(running=0.5, best=0.5, first=2.0), 10.0, TERMS)
-    assert account.saved == pytest.approx(15.0)
+    before = Prices(running=0.5, best=0.5, first=2.0)
+    account = accrue(Account(), before, 10.0, TERMS)
+    assert account.saved == 0
     assert account.work == pytest.approx(5.0)
+    assert settled(account, before, Prices(0.5, 0.5, 1.0)).saved == pytest.approx(5.0), "the worse of two measurements"
+    assert settled(account, before, Prices(1.0, 0.5, 0.5)).saved == pytest.approx(-5.0)
+    account = settled(account, before, before)
+    assert account.saved == pytest.approx(15.0)
+    assert settled(account, before, before) == account, "each second once"
     assert paid(account, 1.0) == Account(0.0, 5.0, 15.0, 1.0)
 
 
@@ -54,7 +60,7 @@ def play(flips: int, *, terms: Terms = TERMS, cost_s: float = 1.0) -> tuple[floa
     good = 1
     for _ in range(flips * 1000):
         prices = Prices(1.0 if running != good else 0.4, 0.4, 1.0 if good != 0 else 0.4)
-        account = accrue(account, prices, 0.05, terms)
+        account = settled(accrue(account, prices, 0.05, terms), prices, prices)
         done += prices.running * 0.05
         never += prices.first * 0.05
         if running != good and verdict(account, prices, cost_s, terms).change:
@@ -88,7 +94,7 @@ def test_phases_cost_at_most_twice_what_a_clairvoyant_pays_for_changes() -> None
     for phase in range(20):
         for _ in range(4000):
             prices = Prices(1.0 if running != phase % 2 else 0.3, 0.3, 1.0 if phase % 2 else 0.3)
-            account = accrue(account, prices, step, terms)
+            account = settled(accrue(account, prices, step, terms), prices, prices)
             done += prices.running * step
             best += 0.3 * step
             if running != phase % 2 and verdict(account, prices, cost_s, terms).change:

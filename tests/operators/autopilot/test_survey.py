@@ -166,7 +166,7 @@ def test_what_others_tell_counts_at_once() -> None:
     own = autopilot._survey.found
     told.append([replace(surveyed(star("(((A D) C) B)"), FEW_D), at=10**9)] * 3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Survey, "measure", lambda survey, unpriced=False: False)
+        patch.setattr(Survey, "measure", lambda survey: False)
         run_on(engine, 3, 1, lambda _: FEW_B)
     assert autopilot._survey.found is own
     assert len(autopilot._weighed) == 4
