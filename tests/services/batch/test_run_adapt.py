@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-SECONDS = 40
+SECONDS = 60
 RATE = 2000
 PARTNERS = "BCD"
 SOURCES = [f"--source={name}={name}.jsonl" for name in "ABCD"]
@@ -67,10 +67,12 @@ def test_the_plan_follows_the_data_and_no_byte_changes(folder: Path) -> None:
     assert isinstance(stats["adaptations"], list)
     made = [one for one in stats["adaptations"] if one["made"]]
     assert [one["at"] > SECONDS * 500 for one in made] in ([True], [False, True]), "the first plan may be corrected"
-    assert made[-1]["at"] < SECONDS * 500 + 8000
+    assert made[-1]["at"] < SECONDS * 500 + 12_000
     assert (made[0]["from_plan"], made[-1]["to_plan"]) == (plain["plan"], stats["plan"])
     assert made[-1]["predicted"]["saving"] > 0.2
-    assert made[-1]["measured"]["saving"] > 0
+    outcomes = [one["measured"]["saving"] for one in made if one["measured"] is not None]
+    assert outcomes
+    assert min(outcomes) > 0
     assert f"changed {made[-1]['from_plan']} -> {made[-1]['to_plan']}" in told
 
 

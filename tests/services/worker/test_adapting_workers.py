@@ -184,7 +184,8 @@ def test_all_tasks_are_considered(topics: Topics, tmp_path: Path, workers: Worke
 @pytest.mark.deep
 def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Three phases in three workers, of which one is killed in each phase; and the same without."""
-    plans = []
+    plans: list[str] = []
+    told: list[str] = []
     for kills in (True, False):
         case = Case.make(topics, tmp_path, PARTED, partitions=3)
         feed, reader = Feed(case), Reader(case.bootstrap, case.sink)
@@ -192,7 +193,7 @@ def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, wor
         running = [workers.start(case, *options) for _ in range(3)]
         number = 0
         for phase in range(3):
-            for tick in range(12):
+            for tick in range(24):
                 number += 1
                 for part in range(3):
                     seed = 3 * number + part
@@ -210,7 +211,9 @@ def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, wor
                     ),
                     lambda running=running: running[0].with_log("progress"),
                 )
-            plans.append([one["to_plan"] for one in decisions(case) if one["made"]][-1])
+            weighed = decisions(case)
+            plans.append([one["to_plan"] for one in weighed if one["made"]][-1])
+        told += [f"{one['at']} {one['from_plan']} -> {one['to_plan']}: {one['reason']}" for one in weighed]
         for part in range(3):
             for ordinal, stream in enumerate("abcd"):
                 row = {**ENDS[stream], "p": part, "at": number * 1000 + FAR * (ordinal + 1)}
@@ -221,7 +224,7 @@ def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, wor
         assert canonical(reader.rows()) == canonical(expected)
         for worker in running:
             assert worker.stop() == 0
-    assert plans[:3] == plans[3:], "the plans at the end of each phase"
+    assert plans[:3] == plans[3:], ("the plans at the end of each phase", told)
     assert plans[0] == plans[2] != plans[1]
 
 
