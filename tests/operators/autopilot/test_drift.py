@@ -130,3 +130,10 @@ def test_a_change_is_followed_by_a_measurement_when_windows_hold_no_older_data()
     assert not pace.measures(9999, drifted=True)
     assert pace.measures(10_000, drifted=False)
     assert not pace.measures(12_000, drifted=True)
+
+
+def test_a_follow_up_leaves_what_was_saved_up() -> None:
+    pace = saved_up()
+    pace.changed(10_000)
+    assert pace.measures(11_000, drifted=False)
+    assert [pace.measures(time, drifted=True) for time in range(12_000, 15_000, 400)] == [True] * 4 + [False] * 4
