@@ -21,7 +21,8 @@ is. Hence:
 
     Between two changes the account falls by at most the excess at which the change back is made, which is part of the
     round trip that was reserved. Between two measurements the worse of what they show is taken to have held, so the
-    account is right as far as prices are; errors of prices are those of the model.
+    account is right as far as prices are; errors of prices are those of the model. What measurements take, and what is
+    lost before a swap is noticed, is not in it.
 
 **Evidence.** A difference of prices counts only while it exceeds Terms.errors of its own standard errors and
 Terms.least of the running plan's price. Without a significant difference the excess is forgotten: there was none.

@@ -14,7 +14,6 @@ from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
-from schemas.language.program import parse_program
 from schemas.messages.control import Answer, BarrierMessage, Cut, Decision, Done, Opened, Request, Withdraw
 from schemas.query import Type
 from services.control.barrier import Barrier, View
@@ -27,17 +26,7 @@ from services.process.metrics import WorkerMetrics
 from services.program.leader import Leader, next_id
 from services.program.migrations import StartingPlan, TaskMigrations
 from tests.hasty import always_another, hasty
-
-QUERY = parse_program(
-    """
-    CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at');
-    CREATE STREAM b (k BIGINT, at TIMESTAMP) WITH (topic = 'tb', timestamp = 'at');
-    CREATE STREAM c (k BIGINT, at TIMESTAMP) WITH (topic = 'tc', timestamp = 'at');
-    INSERT INTO 'out' SELECT A.at AS a, B.at AS b, C.at AS c
-    FROM a A, b B, c C WINDOW RANGE 50 MILLISECONDS WHERE A.k = B.k AND B.k = C.k
-    """
-).queries[0]
-OWN, OTHER, THIRD = "((A B) C)", "((B C) A)", "((A C) B)"
+from tests.services.program.test_task_migrations import OTHER, OWN, QUERY, THIRD
 
 
 class Log:
