@@ -261,6 +261,9 @@ class TaskMigrations(PlanChanges):
                     scheduled.first_result_s = now - (scheduled.began_s or now)
             if record.finished_at is not None and scheduled.finished_s is None:
                 scheduled.finished_s = now
+
+    def observe(self) -> None:
+        """Let the observer look at the engine."""
         if self._observer is not None:
             self._observer.observe()
 

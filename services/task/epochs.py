@@ -178,6 +178,7 @@ class EpochLoop:
         if context.spill is not None and not final:
             context.step = "producing pending results"
             context.spill.clean_up_between_epochs(time.monotonic())
+        context.changes.observe()  # results do not wait for it
         if now - self._reported >= STATISTICS_S:
             self._reported = now
             self._report()

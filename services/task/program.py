@@ -161,6 +161,9 @@ class TaskChanges:
         """The largest cut of the next epoch."""
         return watermark
 
+    def observe(self) -> None:
+        """Measure the engine; called after each epoch, once its results are delivered."""
+
     def ends_at(self, cut: int) -> bool:
         """Whether the task must end at this cut."""
         return False

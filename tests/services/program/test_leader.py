@@ -119,6 +119,7 @@ class Task:
         with always_another(lambda running: self.best):
             self.migrations.look(now, now)
             self.migrations.advanced(self.engine.advance(self.migrations.limit(until, now)), now)
+            self.migrations.observe()
 
     def decide(self) -> None:
         """Run until a change has been decided and not asked for yet."""

@@ -1,4 +1,5 @@
-"""A task of an ending plan takes only the source records before its end, in this incarnation or a later one."""
+"""A task of an ending plan takes only the source records before its end, in this incarnation or a later one; and when
+it calls its changes."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from schemas.columns import Batch
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
 from services.process.metrics import WorkerMetrics
@@ -25,6 +27,13 @@ class Ending(PlanChanges):
 
     def __init__(self) -> None:
         self.concluded = threading.Event()
+        self.made = 0
+        self.observed: list[tuple[int, int]] = []
+        self.kafka: Kafka | None = None
+
+    def advanced(self, results: Batch, now: float) -> None:
+        """Count the results that the engine has made."""
+        self.made += len(results)
 
     def limit(self, watermark: int, now: float) -> int:
         """The cut, which no epoch passes."""
@@ -33,6 +42,11 @@ class Ending(PlanChanges):
     def ends_at(self, cut: int) -> bool:
         """Whether the task has reached the cut."""
         return cut >= CUT
+
+    def observe(self) -> None:
+        """Note how many results have been made, and how many delivered."""
+        assert self.kafka is not None
+        self.observed.append((self.made, delivered(self.kafka)))
 
     def conclude(self, now: float) -> None:
         """Note that the task has ended."""
@@ -45,10 +59,16 @@ def records(lane: Lane, begin: int, *values: dict[str, Any] | None) -> RecordBat
     return RecordBatch(*lane, begin, begin + len(rows), 0, rows, 40 * len(rows))
 
 
-def live(kafka: Kafka, *batches: RecordBatch) -> TaskOutcome:
+def delivered(kafka: Kafka) -> int:
+    """How many results have been delivered."""
+    return sum(len(found.offsets) - 1 for delivery in kafka.deliveries for _, found in delivery.results)
+
+
+def live(kafka: Kafka, *batches: RecordBatch, changes: Ending | None = None) -> TaskOutcome:
     """Run one incarnation of the task, which is offered these batches before it starts."""
     outcomes: list[TaskOutcome] = []
-    changes = Ending()
+    changes = changes or Ending()
+    changes.kafka = kafka
     with ThreadPoolExecutor(1) as executor:
         task = open_task(
             kafka,
@@ -86,3 +106,12 @@ def test_a_later_life_takes_nothing_that_comes_after_its_end() -> None:
     live(kafka, *(records(lane, 0, *whole) for lane in LANES))
     assert {lane: found.offset for lane, found in kafka.offsets.items()} == ended
     assert [list(delivery.rejected) for delivery in kafka.deliveries] == [[]]
+
+
+def test_results_do_not_wait_for_measurements() -> None:
+    """A measurement takes some milliseconds, which would delay the results of its epoch."""
+    kafka, changes = Kafka(), Ending()
+    values = [{"k": 1, "at": BEGIN + 10}, {"k": 2, "at": BEGIN + 20}, {"k": 1, "at": CUT + 500}]
+    live(kafka, *(records(lane, 0, *values) for lane in LANES), changes=changes)
+    assert changes.observed[-1] == (2, 2)
+    assert all(made == sent for made, sent in changes.observed)

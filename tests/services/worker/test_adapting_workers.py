@@ -97,8 +97,11 @@ class Stream:
 
 
 FEW_B, FEW_D = {"b": 10_000, "c": 300, "d": 6}, {"b": 6, "c": 300, "d": 10_000}
-POOR = "(((A D) C) B)"
-"""The plan to avoid while D has few values."""
+POOR, BEST_B = "(((A D) C) B)", "(((A B) C) D)"
+"""The first is the plan to avoid while D has few values, and the best while B has; the second the other way round."""
+
+MOST_SECONDS = 96
+"""The longest phase."""
 
 
 def test_a_worker_follows_the_data(topics: Topics, tmp_path: Path, workers: Workers) -> None:
@@ -183,9 +186,11 @@ def test_all_tasks_are_considered(topics: Topics, tmp_path: Path, workers: Worke
 
 @pytest.mark.deep
 def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    """Three phases in three workers, of which one is killed in each phase; and the same without."""
-    plans: list[str] = []
-    told: list[str] = []
+    """Three phases in three workers, of which one is killed in each phase; and the same without.
+
+    A phase lasts until the plan is the best one for it. When that is depends on the load of the machine.
+    """
+    wanted = (BEST_B, POOR, BEST_B)
     for kills in (True, False):
         case = Case.make(topics, tmp_path, PARTED, partitions=3)
         feed, reader = Feed(case), Reader(case.bootstrap, case.sink)
@@ -193,7 +198,8 @@ def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, wor
         running = [workers.start(case, *options) for _ in range(3)]
         number = 0
         for phase in range(3):
-            for tick in range(24):
+            weighed: list[dict[str, Any]] = []
+            for tick in range(MOST_SECONDS):
                 number += 1
                 for part in range(3):
                     seed = 3 * number + part
@@ -211,9 +217,14 @@ def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, wor
                     ),
                     lambda running=running: running[0].with_log("progress"),
                 )
-            weighed = decisions(case)
-            plans.append([one["to_plan"] for one in weighed if one["made"]][-1])
-        told += [f"{one['at']} {one['from_plan']} -> {one['to_plan']}: {one['reason']}" for one in weighed]
+                if tick % 8 == 7:
+                    weighed = [one for one in decisions(case) if one["made"]]
+                    if tick > 20 and weighed[-1]["to_plan"] == wanted[phase]:
+                        break
+            told = [f"{one['at']} {one['from_plan']} -> {one['to_plan']}: {one['reason']}" for one in weighed]
+            assert weighed[-1]["to_plan"] == wanted[phase], (phase, number, told)
+            # Each change follows the one before: none is made twice, and none by a task that has lost its place.
+            assert [one["from_plan"] for one in weighed[1:]] == [one["to_plan"] for one in weighed[:-1]], told
         for part in range(3):
             for ordinal, stream in enumerate("abcd"):
                 row = {**ENDS[stream], "p": part, "at": number * 1000 + FAR * (ordinal + 1)}
@@ -224,8 +235,6 @@ def test_decisions_do_not_depend_on_who_dies(topics: Topics, tmp_path: Path, wor
         assert canonical(reader.rows()) == canonical(expected)
         for worker in running:
             assert worker.stop() == 0
-    assert plans[:3] == plans[3:], ("the plans at the end of each phase", told)
-    assert plans[0] == plans[2] != plans[1]
 
 
 @pytest.mark.deep
