@@ -102,13 +102,30 @@ class ControlLog:
         for message in messages:
             self._send(self._topic, message)
 
-    def publish(self, topic: str, key: str, message: PublishedMessage) -> None:
-        """Queue a message for the first partition of another topic."""
-        self._send(topic, message, key.encode())
+    def publish(
+        self, topic: str, key: str, message: PublishedMessage, written: Callable[[], None] | None = None
+    ) -> None:
+        """Queue a message for the first partition of another topic.
 
-    def _send(self, topic: str, message: ControlMessage, key: bytes | None = None) -> None:
+        Args:
+            written: called once Kafka has the message, in another thread.
+        """
+        self._send(topic, message, key.encode(), written)
+
+    def _send(
+        self,
+        topic: str,
+        message: ControlMessage,
+        key: bytes | None = None,
+        written: Callable[[], None] | None = None,
+    ) -> None:
+        def delivered(error: KafkaError | None, sent: Message) -> None:
+            self._delivered(error, sent)
+            if error is None and written is not None:
+                written()
+
         try:
-            self._producer.produce(topic, encode_control(message), key, partition=0, on_delivery=self._delivered)
+            self._producer.produce(topic, encode_control(message), key, partition=0, on_delivery=delivered)
         except BufferError:
             return  # Kafka has been unreachable for long; the sender appends again, as after every loss
         except KafkaException as error:

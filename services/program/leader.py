@@ -6,8 +6,8 @@ Task 0 leads, so there is one leader at a time, wherever that task runs, and no 
 **A decision is a request in the control log.** Its id follows from the log: `adapt-` and the number of the version that
 it would make. So of two leaders that see the same log, only the first one's request counts: a leader that has lost its
 task without knowing does no harm. A leader that dies leaves its request, which the next one takes up, or has left none,
-and the next one decides again. Beside the request the leader publishes why (`services.control.decisions`); the next
-one continues from there.
+and the next one decides again. Before the request the leader publishes why (`services.control.decisions`); the next
+one continues from there. The request is sent once Kafka has the reason, so that no change is made without one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from operators.autopilot.adaptation import Adaptation
@@ -68,7 +69,8 @@ class Leader:
         self._metrics = metrics
         self._request: Request | None = None
         self._sent_s = 0.0
-        self._published: dict[int, Adaptation] = dict(self._autopilot.decisions)
+        self._written: dict[int, Adaptation] = dict(self._autopilot.decisions)
+        self._sent: dict[int, tuple[Adaptation, float]] = {}
 
     def observe(self) -> None:
         """Let the autopilot look at the engine; called after each epoch."""
@@ -81,7 +83,7 @@ class Leader:
 
     def look(self, view: View, now: float) -> None:
         """Coordinate, follow the request, and publish what is new."""
-        self._publish(view)  # before the request: who sees a change must find the reason
+        self._publish(view, now)
         self._control.append(*self._coordination.decide(view, now))
         if self._request is not None:
             self._follow(self._request, view, now)
@@ -118,7 +120,7 @@ class Leader:
             return
         known = view.open is not None and view.open.id == request.id
         known = known or any(waiting.id == request.id for waiting in view.waiting)
-        if not known and now - self._sent_s >= RESEND_S:
+        if not known and now - self._sent_s >= RESEND_S and self._has_reason(request):
             self._sent_s = now
             self._control.append(request)
 
@@ -130,20 +132,34 @@ class Leader:
 
     # --- Decisions ----------------------------------------------------------------------------------
 
-    def _publish(self, view: View) -> None:
-        """Publish the decisions that are new, or of which more is known."""
+    def _has_reason(self, request: Request) -> bool:
+        """Return whether Kafka has the decision that led to a request."""
+        made = [(number, one) for number, one in self._autopilot.decisions.items() if one.change == request.id]
+        return all(self._written.get(number) is one for number, one in made)
+
+    def _publish(self, view: View, now: float) -> None:
+        """Publish the decisions that are new, or of which more is known, until Kafka has them."""
         for number, one in list(self._autopilot.decisions.items()):
-            if self._published.get(number) is one:
+            if self._written.get(number) is one:
                 continue
-            if one.measured is not None:
+            sent, sent_s = self._sent.get(number, (None, 0.0))
+            if sent is one:
+                if now - sent_s < RESEND_S:
+                    continue
+            elif one.measured is not None:
                 silences = [d.longest_silence_s for d in view.done.values() if d.id == one.change]
                 longest = max([one.measured.silence, *silences])
                 one = self._autopilot.decisions[number] = replace(one, measured=replace(one.measured, silence=longest))
             else:
                 self._log.info("plan weighed", number=number, event_time=one.at, decision=one.line())
                 self._metrics.decisions("made" if one.made else "kept").inc()
-            self._published[number] = one
-            self._control.publish(self._topic, str(number), decision(self._query.name, number, self._autopilot))
+            self._sent[number] = one, now
+            message = decision(self._query.name, number, self._autopilot)
+            self._control.publish(self._topic, str(number), message, partial(self._note_written, number, one))
+
+    def _note_written(self, number: int, one: Adaptation) -> None:
+        """Note that Kafka has a decision; called in another thread."""
+        self._written[number] = one
 
 
 def next_id(view: View) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -36,6 +37,7 @@ class Log:
         self.messages: list[BarrierMessage] = []
         self.decisions: dict[int, Decision] = {}
         self.loses = 0
+        self.loses_decisions = 0
 
     @property
     def view(self) -> View:
@@ -51,11 +53,15 @@ class Log:
             else:
                 self.messages.append(message)
 
-    def publish(self, topic: str, key: str, message: PublishedMessage) -> None:
+    def publish(self, topic: str, key: str, message: PublishedMessage, written: Callable[[], None]) -> None:
         assert topic == "decisions"
         assert isinstance(message, Decision)
         assert key == str(message.number)
+        if self.loses_decisions:
+            self.loses_decisions -= 1
+            return
         self.decisions[message.number] = message
+        written()
 
     def requests(self) -> list[Request]:
         return [message for message in self.messages if isinstance(message, Request)]
@@ -167,6 +173,19 @@ def test_a_lost_request_is_sent_again_and_only_once_made() -> None:
     assert len(log.view.changes) == 1
 
 
+def test_no_change_is_requested_before_its_reason_is_written() -> None:
+    log = Log()
+    task = Task(log, OTHER)
+    task.decide()
+    log.loses_decisions = 1
+    task.run(100, 9)
+    assert not log.decisions
+    assert not log.requests()
+    task.run(1000, 20)
+    assert [one.change for one in decisions(log) if one.made] == ["adapt-1"]
+    assert [request.id for request in log.requests()] == ["adapt-1"]
+
+
 @pytest.mark.parametrize("proposed", [False, True])
 def test_a_successor_takes_up_the_request(proposed: bool) -> None:
     log = Log()
@@ -187,7 +206,7 @@ def test_a_decision_without_a_request_is_decided_anew() -> None:
     log = Log()
     former = Task(log, OTHER)
     former.decide()
-    former.leader._publish(log.view)  # and the process ends
+    former.leader._publish(log.view, 0.2)  # and the process ends
     assert [one.made for one in decisions(log)] == [True]
     assert not log.requests()
     successor = Task(log, THIRD, until=200)
