@@ -1,7 +1,8 @@
 """`Autopilot` finds a better plan for a running engine, weighs the change, makes it, and checks what came of it.
 
-The caller calls `observe` after each epoch. What it decides depends on the tuples and on when it is called, not on a
-clock: what measuring and plans cost is counted in the unit costs of `operators.migration.sizes`.
+The caller calls `observe` after each epoch. What measuring and plans cost is counted in the unit costs of
+`operators.migration.sizes`, corrected by the engine's clock where it has one. Without one, what is decided depends on
+the tuples and on when `observe` is called alone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 from operators.autopilot.adaptation import Adaptation, Effect
 from operators.autopilot.changes import Changes, EngineChanges
 from operators.autopilot.evidence import together
-from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, noticed, paid, settled, verdict
+from operators.autopilot.pace import RECENT
+from operators.autopilot.rule import Account, Prices, Terms, accrue, charged, is_better, noticed, paid, settled, verdict
 from operators.autopilot.search import PlanPrices, cheapest_plan
-from operators.autopilot.survey import RECENT, Survey, Surveyed
+from operators.autopilot.survey import Survey, Surveyed
 from operators.engine.engine import Engine, Work
 from operators.migration.advise import Advice, Goal, advise
 from operators.migration.schedule import MigrationRecord
@@ -82,7 +84,7 @@ class _Pending:
     Attributes:
         number: of the decision.
         at: event time of the decision.
-        cost_s: what it has been predicted to cost.
+        cost_s: what it has been predicted to cost, without measurements.
         before_s: seconds per tuple before it; None without a clock.
         ended: the counters when it had ended.
     """
@@ -221,7 +223,7 @@ class Autopilot:
         self._best = best_for_all(known, self._engine.plan)
         self._prices = self._priced(known)
         if before is not None:
-            self.account = settled(self.account, before, self._prices)
+            self.account = settled(self.account, before, self._prices, self._survey.changed_ms / 1000)
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
         self._told = None
 
@@ -255,7 +257,7 @@ class Autopilot:
         prices, advice, terms = self._prices, self._advice, self._limits.terms
         if prices is None or advice is None or not is_better(prices, terms):
             return
-        cost_s = advice.predicted.work_s
+        cost_s = self._cost_s(advice)
         found = verdict(self.account, prices, cost_s, terms)
         reason, made = found.reason, found.change
         if made and advice.exceeds:
@@ -266,28 +268,31 @@ class Autopilot:
             self._told = found.change
             number = self._record(advice, prices, reason)
             if made:
-                self._make(number, advice, cost_s)
+                self._make(number, advice, prices)
 
-    def _make(self, number: int, advice: Advice, cost_s: float) -> None:
+    def _cost_s(self, advice: Advice) -> float:
+        """Return what a change takes, with the measurement that led to it and the one that follows it."""
+        return advice.predicted.work_s + 2 * self._survey.measure_s
+
+    def _make(self, number: int, advice: Advice, prices: Prices) -> None:
         """Ask for the change to the best plan."""
-        engine, best = self._engine, self._best
+        engine, best, cost_s = self._engine, self._best, self._cost_s(advice)
         change = self._changes.ask(best, advice.strategy, self._limits.goal)
         since = engine.cut - SETTLED_WINDOWS * self._window_ms
         recent = [work for work in self._recent if work.cut >= since]
         recent = recent if len(recent) > 1 else [*self._recent][-2:]
-        self._pending = _Pending(number, change, best, engine.cut, cost_s, _seconds_per_tuple(recent))
+        self._pending = _Pending(number, change, best, engine.cut, advice.predicted.work_s, _seconds_per_tuple(recent))
         self.decisions[number] = replace(self.decisions[number], made=True, change=change)
-        self.account = paid(self.account, cost_s)
+        self.account = paid(settled(self.account, prices, prices, 0.0), cost_s)
         self._survey.changed()
-        if self._prices is not None:
-            # What is expected of the new plan; the next measurement shows what came of it.
-            self._prices = Prices(self._prices.best, self._prices.best, self._prices.first)
+        # What is expected of the new plan; the next measurement shows what came of it.
+        self._prices = Prices(prices.best, prices.best, prices.first)
         self._advice, self._running = None, best
 
     def withdraw(self, change: str, reason: str) -> None:
         """Note that a change that was asked for is not made: all stays as it was."""
         if self._pending is not None and self._pending.change == change:
-            self.account = paid(self.account, -self._pending.cost_s)
+            self.account = charged(self.account, -self._pending.cost_s)
             self._pending = self._prices = None
         for number, decision in self.decisions.items():
             if decision.change == change:
@@ -331,6 +336,7 @@ class Autopilot:
             return
         measured = Effect(1 - after_s / pending.before_s, record.comparisons * MAKE_S, record.longest_silence_s)
         self.decisions[pending.number] = replace(decision, strategy=record.strategy, measured=measured)
+        self.account = charged(self.account, measured.cost - pending.cost_s)
 
     def _migration(self, pending: _Pending) -> MigrationRecord | None:
         """The engine's record of a change; None while it does not know of it."""

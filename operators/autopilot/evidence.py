@@ -71,7 +71,11 @@ class Evidence:
 
     def name(self, aliases: Aliases) -> str:
         """Return aliases in the order of the query, such as `A B`."""
-        return " ".join(source.alias for source in self.query.sources if source.alias in aliases)
+        return " ".join(self.ordered(aliases))
+
+    def ordered(self, aliases: Aliases) -> tuple[str, ...]:
+        """Return aliases in the order of the query."""
+        return tuple(source.alias for source in self.query.sources if source.alias in aliases)
 
     def document(self) -> dict[str, Any]:
         """Return JSON-compatible values, without what follows from the query."""
@@ -229,12 +233,12 @@ def _arrivals(sources: Sources, sampled: JoinSample, alias: str, recent_ms: int)
     store = sources.store(alias)
     living = float(sources.living(alias, sampled.cut))
     if sources.shared(alias) and living:
-        living *= sampled.rows(alias) / max(sampled.examined(alias), 1)
+        living *= sampled.selected(alias)
     if source.is_table:
         return Arrivals(0.0, living, 0.0)
     since = sampled.cut - recent_ms
     arrived = store.hi - store.first_at(since)
-    selected = arrived * (sampled.rows(alias) / max(sampled.examined(alias), 1) if sources.shared(alias) else 1.0)
+    selected = arrived * (sampled.selected(alias) if sources.shared(alias) else 1.0)
     rate = max(selected, 0.5) * 1000.0 / recent_ms
     if source.window.kind == "RANGE":
         living = rate * source.window.size / 1000.0

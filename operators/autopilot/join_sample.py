@@ -2,7 +2,11 @@
 
 Rows of each alias are drawn evenly from its window and joined with each other as a plan would join them. Of the
 combinations only those count whose latest component is recent. They show what the query makes now; combinations of old
-tuples show what it made before the data changed. Estimating join sizes by joining samples: Haas, Naughton, Seshadri,
+tuples show what it made before the data changed. When the data have just changed, recent tuples joined with older ones
+show a mixture, so only recent tuples are joined (`fresh`). Their joins show what the query will make once windows hold
+no others, but for predicates that relate tuples far apart in time (`comes_apart`).
+
+Estimating join sizes by joining samples: Haas, Naughton, Seshadri,
 Swami (1996); choosing plans by it: Wu, Naughton, Singh (SIGMOD 2016).
 """
 
@@ -29,6 +33,12 @@ MOST_MATCHES = 4_096
 
 DRAWN_COMBINATIONS = 4_096
 """Combinations on which predicates without a key are evaluated."""
+
+FAR_APART = math.log(1.5)
+"""Recent tuples have fewer partners among each other, by this factor at least, if partners come far apart."""
+
+ERRORS = 3.0
+"""They have so, too, by so many standard errors."""
 
 UNSEEN = 2.0
 """The variance of the logarithm of a share of which no match was seen."""
@@ -75,31 +85,46 @@ class JoinSample:
         cut: everything before it has been processed.
         recent_ms: tuples with a ts from `cut - recent_ms` on are recent.
         count: rows per alias.
+        fresh: join recent rows only, but of the aliases in `apart`.
     """
 
-    def __init__(self, sources: Sources, cut: int, recent_ms: int, count: int) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        cut: int,
+        recent_ms: int,
+        count: int,
+        *,
+        fresh: bool = False,
+        apart: frozenset[str] = frozenset(),
+    ) -> None:
         self.cut = cut
         self._sources = sources
         self._predicates = conjuncts(sources.query)
         self._rows: dict[str, I64] = {}
-        self._examined: dict[str, int] = {}
+        self._selected: dict[str, float] = {}
         self._recent: dict[str, Mask] = {}
         self._kept: dict[Plan, Sampled] = {}
         for source in sources.query.sources:
             rows = sample(sources, source.alias, cut, count)
             ts = np.asarray(sources.store(source.alias).gather("_ts", rows).values)
-            self._rows[source.alias] = rows
             living = sources.living(source.alias, cut)
-            self._examined[source.alias] = -(-living // max(-(-living // count), 1))
-            self._recent[source.alias] = (ts >= cut - recent_ms) & (not source.is_table)
+            self._selected[source.alias] = len(rows) / max(-(-living // max(-(-living // count), 1)), 1)
+            recent: Mask = np.zeros(len(rows), np.bool_)
+            if not source.is_table:
+                recent |= ts >= cut - recent_ms
+            if fresh and not source.is_table and source.alias not in apart:
+                rows, recent = rows[recent], recent[recent]
+            self._rows[source.alias] = rows
+            self._recent[source.alias] = recent
 
     def rows(self, alias: str) -> int:
         """Return how many rows of an alias are in the sample."""
         return len(self._rows[alias])
 
-    def examined(self, alias: str) -> int:
-        """Return about how many living rows were examined for them, before the alias's selections."""
-        return self._examined[alias]
+    def selected(self, alias: str) -> float:
+        """Return about which share of an alias's living tuples its selections keep."""
+        return self._selected[alias]
 
     def condition(self, left: tuple[str, ...], right: tuple[str, ...]) -> JoinCondition:
         """Return the predicates between two sides, written or implied."""
@@ -111,7 +136,7 @@ class JoinSample:
         if combinations <= 0:
             return None
         joined = self._joined(plan)
-        recent = self._has_recent(joined)
+        recent: Mask = np.logical_or.reduce(self._are_recent(joined))
         matches = int(np.count_nonzero(recent))
         share = max(matches, 0.5) * joined.weight / combinations
         key = share
@@ -122,17 +147,26 @@ class JoinSample:
         variance = _variance(joined.rows[:, recent]) if matches else UNSEEN
         return Share(math.log(min(share, 1.0)), math.log(min(max(key, share), 1.0)), variance, matches)
 
+    def comes_apart(self, plan: Plan) -> bool:
+        """Return whether recent tuples have far fewer partners among each other than among all, or none are known."""
+        share, joined = self.share(plan), self._joined(plan)
+        every = math.prod(float(np.count_nonzero(self._recent[alias])) for alias in plan.aliases)
+        if share is None or every == 0:
+            return True
+        matches = max(float(np.count_nonzero(self._are_recent(joined).all(axis=0))), 0.5)
+        fewer = share.log - math.log(matches * joined.weight / every)
+        return fewer > max(FAR_APART, ERRORS * math.sqrt(share.variance + 1 / matches))
+
     def _combinations(self, aliases: tuple[str, ...]) -> float:
         """Count the combinations of sampled rows whose latest component is recent."""
         every = math.prod(float(len(self._rows[alias])) for alias in aliases)
         old = math.prod(float(np.count_nonzero(~self._recent[alias])) for alias in aliases)
         return every - old
 
-    def _has_recent(self, joined: Sampled) -> Mask:
-        found = np.zeros(joined.rows.shape[1], np.bool_)
-        for alias, rows in zip(joined.aliases, joined.rows, strict=True):
-            found |= self._recent[alias][np.searchsorted(self._rows[alias], rows)]
-        return found
+    def _are_recent(self, joined: Sampled) -> Mask:
+        """Return (k, m) whether the components are recent."""
+        pairs = zip(joined.aliases, joined.rows, strict=True)
+        return np.array([self._recent[alias][np.searchsorted(self._rows[alias], rows)] for alias, rows in pairs])
 
     def _joined(self, plan: Plan) -> Sampled:
         if isinstance(plan, Leaf):

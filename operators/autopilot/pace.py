@@ -6,14 +6,27 @@ of the running plan. A measurement joins samples; it finds all else. It has a bu
 
 If the work itself grows, waiting costs more than measuring. So a measurement is also made once the work beyond the
 usual has reached what a measurement costs (the ski rental rule, as in `rule`). What is done from then on is the usual.
+
+A measurement that follows a change of the data waits until all that it takes for recent has come after it. What it
+would find before is neither the old data nor the new, and a plan for the mixture would have to be left again.
 """
 
 from __future__ import annotations
 
 MEASURE_S = 0.5e-3
-"""The work of a measurement per alias, in seconds of one core, and beside it MEASURE_ROW_S per sampled row."""
+"""The work of a measurement per alias, in seconds of one core, and beside it MEASURE_ROW_S per sampled row; until one
+has been timed."""
 
 MEASURE_ROW_S = 60e-9
+
+TIMED = 0.5
+"""The weight of the last measurement in how long the next one is expected to take."""
+
+BOUND = 8.0
+"""A measurement is expected to take at most so many times as long as the constants say, or as short a part."""
+
+RECENT = 4
+"""What has come within this part of the longest window is recent."""
 
 MEASURE_SHARE = 0.0025
 """The share of all work that measurements may take."""
@@ -46,13 +59,16 @@ class Pace:
 
     Attributes:
         apart_ms: looks are at least so far apart.
+        measure_s: what a measurement takes, as far as is known.
         lost_s: the work beyond the usual that led to the last measurement, in seconds of one core.
+        after_change: whether the last measurement was made because the data have changed.
+        grown_ms: for how much event time the work had been beyond the usual when the last measurement was made.
     """
 
     def __init__(self, window_ms: int, measure_s: float) -> None:
         self.apart_ms = max(window_ms // LOOKS_PER_WINDOW, 1)
         self._window_ms = window_ms
-        self._measure_s = measure_s
+        self._said_s = self.measure_s = measure_s
         self._looked: int | None = None
         self._measured: int | None = None
         self._first: int | None = None
@@ -61,7 +77,10 @@ class Pace:
         self._at: int | None = None
         self._usual_s: float | None = None
         self._beyond_s = 0.0
+        self._growth: tuple[int, int] | None = None
         self.lost_s = 0.0
+        self.after_change = False
+        self.grown_ms = 0
         self._to_measure_s = FIRST * measure_s
 
     def work(self, done_s: float, at: int) -> None:
@@ -72,8 +91,22 @@ class Pace:
         if self._measured is not None and passed > 0:
             usual = seconds / passed if self._usual_s is None else min(self._usual_s, seconds / passed)
             self._usual_s = usual
-            self._beyond_s += max(seconds - UNUSUAL * usual * passed, 0.0)
-        self._to_measure_s = min(self._to_measure_s + seconds * MEASURE_SHARE, SAVED * self._measure_s)
+            beyond_s = max(seconds - UNUSUAL * usual * passed, 0.0)
+            self._beyond_s += beyond_s
+            if beyond_s > 0:
+                self._growth = (at - passed if self._growth is None else self._growth[0]), at
+            elif self._growth is not None and at - self._growth[1] >= self._recent_ms:
+                self._growth = None
+        self._to_measure_s = min(self._to_measure_s + seconds * MEASURE_SHARE, SAVED * self.measure_s)
+
+    def took(self, seconds: float) -> None:
+        """Note how long a measurement took."""
+        expected = (1.0 - TIMED) * self.measure_s + TIMED * seconds
+        self.measure_s = min(max(expected, self._said_s / BOUND), self._said_s * BOUND)
+
+    @property
+    def _recent_ms(self) -> int:
+        return self._window_ms // RECENT
 
     def looks(self, at: int) -> bool:
         """Return whether to look at this event time, and note that it is done."""
@@ -91,27 +124,31 @@ class Pace:
         """Return whether to measure at this event time, and note that it is done.
 
         Args:
-            drifted: a look has found drift.
+            drifted: looks have found drift, and what is recent has come after it.
         """
         self._first = at if self._first is None else self._first
         if at - self._first < FIRST_SHARE * self._window_ms:
             return False
+        self.after_change = False
         if self._measured is not None:
             apart_ms = self._window_ms // 2 if drifted else self._window_ms
-            kept_s = self._measure_s * (1.0 if drifted else SAVED)
-            lost = self._beyond_s >= self._measure_s and at - self._measured >= self.apart_ms
+            kept_s = self.measure_s * (1.0 if drifted else SAVED)
+            grown = self._growth is not None and self._growth[1] - self._growth[0] >= self._recent_ms
+            lost = grown and self._beyond_s >= self.measure_s and at - self._measured >= self.apart_ms
             due = self._follow_up is not None and at >= self._follow_up
             if not lost and not due and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
                 return False
             if lost or due:
-                self._to_measure_s += self._measure_s
+                self._to_measure_s += self.measure_s
             if lost:
                 # While data change, windows hold old and new. If they still do, another one follows.
-                self._to_measure_s = max(self._to_measure_s, 2 * self._measure_s)
+                self._to_measure_s = max(self._to_measure_s, 2 * self.measure_s)
             if due:
                 self._follow_up = None
+            self.after_change = lost or drifted
         self._measured = at
         self.lost_s = self._beyond_s
-        self._usual_s, self._beyond_s = None, 0.0
-        self._to_measure_s = max(self._to_measure_s - self._measure_s, 0.0)
+        self.grown_ms = 0 if self._growth is None else at - self._growth[0]
+        self._usual_s, self._beyond_s, self._growth = None, 0.0, None
+        self._to_measure_s = max(self._to_measure_s - self.measure_s, 0.0)
         return True

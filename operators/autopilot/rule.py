@@ -13,16 +13,17 @@ pays each change as well, with `factor` 1:
 **A limit for data made to fool it.** An adversary that makes another plan the best whenever a change has just been paid
 forces two change costs per flip, which never changing would save. So changes away from the plan with which the query
 began have an allowance: `Terms.allowance` of what that first plan would have taken so far, plus GRACE round trips. The
-account contains what changes have cost and what they have saved against it. A change is refused if the account would
-exceed the allowance after a whole round trip; a change back to a plan that is at least as good as the first one never
-is. Hence:
+account contains what changes have cost, with the measurements before and after each, and what they have saved against
+it. A change is refused if the account would exceed the allowance after a whole round trip; a change back to a plan that
+is at least as good as the first one never is. Hence:
 
     work with changes <= (1 + allowance) * work of the first plan + GRACE * round trip
 
     Between two changes the account falls by at most the excess at which the change back is made, which is part of the
-    round trip that was reserved. Between two measurements the worse of what they show is taken to have held, so the
-    account is right as far as prices are; errors of prices are those of the model. What measurements take, and what is
-    lost before a swap is noticed, is not in it.
+    round trip that was reserved. Between two measurements the worse of what they show is taken to have held, but until
+    the running plan's work was seen to change. So the account is right as far as prices are; errors of prices are those
+    of the model. If the first plan becomes cheaper while the running plan's work stays the same, only the next regular
+    measurement shows it; what is lost until then is not limited.
 
 **Evidence.** A difference of prices counts only while it exceeds Terms.errors of its own standard errors and
 Terms.least of the running plan's price. Without a significant difference the excess is forgotten: there was none.
@@ -79,7 +80,7 @@ class Account:
         work: the work of the plans that ran.
         saved: what they saved against the first plan; negative where they cost more.
         unsettled: seconds of event time since the last measurement, of which nothing is in `saved` yet.
-        spent: the predicted costs of all changes made.
+        spent: the costs of all changes made; of the latest one, as predicted.
     """
 
     excess: float = 0.0
@@ -114,14 +115,19 @@ def accrue(account: Account, prices: Prices, seconds: float, terms: Terms) -> Ac
     )
 
 
-def settled(account: Account, before: Prices, after: Prices) -> Account:
+def settled(account: Account, before: Prices, after: Prices, changed_s: float) -> Account:
     """Return the account after a measurement has shown what the running plan and the first one cost now.
 
     Since the last measurement either may have held. The worse one is taken: data may have been made to change just when
-    nobody measured.
+    nobody measured. If the running plan's work was seen to change, what held before is known.
+
+    Args:
+        changed_s: how long its work has been seen to differ, in seconds of event time; 0 if it has not.
     """
-    saving = min(before.first - before.running, after.first - after.running)
-    return replace(account, saved=account.saved + saving * account.unsettled, unsettled=0.0)
+    changed = min(changed_s, account.unsettled) if changed_s > 0 else account.unsettled
+    saving = min(before.first - before.running, after.first - after.running) * changed
+    saving += (before.first - before.running) * (account.unsettled - changed)
+    return replace(account, saved=account.saved + saving, unsettled=0.0)
 
 
 def noticed(account: Account, prices: Prices, lost_s: float, terms: Terms) -> Account:
@@ -138,6 +144,11 @@ def noticed(account: Account, prices: Prices, lost_s: float, terms: Terms) -> Ac
 def paid(account: Account, cost_s: float) -> Account:
     """Return the account after a change that costs so much."""
     return replace(account, excess=0.0, spent=account.spent + cost_s)
+
+
+def charged(account: Account, cost_s: float) -> Account:
+    """Return the account after a change has turned out to cost so much more than predicted."""
+    return replace(account, spent=account.spent + cost_s)
 
 
 def verdict(account: Account, prices: Prices, cost_s: float, terms: Terms) -> Verdict:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from operators.autopilot.drift import Watch
 from operators.autopilot.evidence import Evidence, measure, with_joint
 from operators.autopilot.join_sample import JoinSample
 from operators.autopilot.learning import Learning
-from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, Pace
+from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, RECENT, Pace
 from operators.autopilot.search import cheapest_plan, same_tree
 from operators.data.statistics import EngineStatistics
 from operators.data.tuples import FOREVER
 from operators.engine.engine import Engine, Work
 from operators.migration.sizes import CALL_S, ENTER_S, MAKE_S, PROBE_S, SCAN_S, SLICE_S
-from operators.plan.plan import Plan, parse_plan
+from operators.plan.plan import Join, Leaf, Plan, parse_plan
 from schemas.query import Query
 
 SAMPLED_ROWS = 8_192
 """Rows per alias that a measurement joins."""
-
-RECENT = 4
-"""What has come within this part of the longest window is recent."""
 
 LEAST_RECENT_MS = 1
 
@@ -101,12 +99,17 @@ class Survey:
         self._pace = Pace(self.window_ms, aliases * (MEASURE_S + SAMPLED_ROWS * MEASURE_ROW_S))
         self._first: int | None = None
         self._at: int | None = None
-        self._raw_s = self._done_s = 0.0
+        self._busy_s = self._raw_s = self._done_s = 0.0
         self._learning = Learning(len(engine.query.sources) - 1)
+        self._factors = self._learning.factors
         self._last: Work | None = None
         self._tuples = 0
         self._slices: tuple[int, int] | None = None
-        self._looks = self._drifted = False
+        self._looks = False
+        self._looked_at = 0
+        self._drifted_at: int | None = None
+        self._drifted_ms = 0
+        self._apart: frozenset[str] | None = None
 
     @property
     def apart_ms(self) -> int:
@@ -118,8 +121,11 @@ class Survey:
         engine, at = self._engine, self._engine.cut
         if at <= 0 or (self._at is not None and at <= self._at):
             return None
+        busy_s = engine.busy_s
+        if busy_s and self._at is not None and not self._always and busy_s - self._busy_s < LOOK_AFTER_S:
+            return None
         raw_s = self._seconds(engine.comparisons)
-        if not self._always and self._at is not None and raw_s - self._raw_s < LOOK_AFTER_S:
+        if not busy_s and self._at is not None and not self._always and raw_s - self._raw_s < LOOK_AFTER_S:
             return None
         self._first = at if self._first is None else self._first
         work = engine.work
@@ -127,13 +133,15 @@ class Survey:
             self.tuple_s = (raw_s - self._raw_s) / (work.tuples - self._tuples)
         self._learning.note(work)
         if self._last is not None:
-            self._done_s += float(self._learning.predicted(self._last, work) @ self._learning.factors)
-        self._last, self._at, self._raw_s, self._tuples = work, at, raw_s, work.tuples
+            self._done_s += float(self._learning.predicted(self._last, work) @ self._factors)
+        self._last, self._at, self._busy_s, self._raw_s, self._tuples = work, at, busy_s, raw_s, work.tuples
         self._slices = self._slices or (work.slices, at)
         self._pace.work(self._done_s, at)
         self._looks = self._pace.looks(at) or self._always
         if self._looks and at - self._first >= STEADY_WINDOWS * self.window_ms:
-            self._drifted = self._watch.drifted(work)
+            if self._watch.drifted(work) and self._drifted_at is None:
+                self._drifted_at = self._looked_at
+            self._looked_at = at
         return work
 
     def _seconds(self, made: int) -> float:
@@ -148,28 +156,56 @@ class Survey:
         return calls + each + made * MAKE_S
 
     @property
+    def measure_s(self) -> float:
+        """What a measurement takes, in seconds of one core, as far as is known."""
+        return self._pace.measure_s
+
+    @property
     def lost_s(self) -> float:
         """What a growth of the work had cost when it was measured, in seconds of one core."""
         return self._pace.lost_s
 
+    @property
+    def changed_ms(self) -> int:
+        """For how much event time the running plan's work had been seen to differ when it was measured."""
+        return max(self._pace.grown_ms, self._drifted_ms)
+
     def changed(self) -> None:
         """Note that the plan changes. Whether that was right is measured once, whatever it costs."""
         self._pace.changed(self._engine.cut)
+
+    def _evidence(self, recent_ms: int) -> tuple[Evidence | None, JoinSample]:
+        """Measure rates and pairs; also by which aliases partners come far apart, unless the data have just changed."""
+        sources, cut, apart = self._engine.sources, self._engine.cut, self._apart
+        if self._pace.after_change and apart is not None:
+            sampled = JoinSample(sources, cut, recent_ms, SAMPLED_ROWS, fresh=True, apart=apart)
+            evidence = measure(sources, sampled, recent_ms)
+            if evidence is not None:
+                return evidence, sampled
+        sampled = JoinSample(sources, cut, recent_ms, SAMPLED_ROWS)
+        evidence = measure(sources, sampled, recent_ms)
+        if evidence is not None and (apart is None or not self._pace.after_change):
+            pairs = (Join(Leaf(a), Leaf(b)) for a, b in map(evidence.ordered, evidence.pairs))
+            self._apart = frozenset(chain.from_iterable(p.aliases for p in pairs if sampled.comes_apart(p)))
+        return evidence, sampled
 
     def measure(self) -> bool:
         """Measure, if that is worth it after the last look; return whether that was done."""
         at = self._engine.cut
         if not self._looks:
             return False
-        if not (self._always or self._pace.measures(at, drifted=self._drifted)):
-            return False
-        engine = self._engine
+        engine, began_s = self._engine, self._engine.clock()
         recent_ms = max(self.window_ms // RECENT, LEAST_RECENT_MS)
-        sampled = JoinSample(engine.sources, engine.cut, recent_ms, SAMPLED_ROWS)
-        evidence = measure(engine.sources, sampled, recent_ms)
+        drifted = self._drifted_at is not None and at - self._drifted_at >= recent_ms
+        if not (self._always or self._pace.measures(at, drifted=drifted)):
+            return False
+        evidence, sampled = self._evidence(recent_ms)
         if evidence is None:
             return False
         self._watch.rebase()
+        self._drifted_ms = 0 if self._drifted_at is None else at - self._drifted_at
+        self._drifted_at = None
+        self._factors = self._learning.factors
         evidence = replace(evidence, units=self._learning.units())
         best = engine.plan
         for _ in range(ROUNDS):
@@ -182,6 +218,9 @@ class Survey:
         calls_s = self._learning.calls_s(engine.slices - slices) * 1000 / max(at - since, 1)
         self._slices = engine.slices, at
         self.found = Surveyed(at, evidence, best, calls_s)
+        took_s = engine.clock() - began_s
+        if took_s > 0:
+            self._pace.took(took_s)
         return True
 
 

@@ -368,6 +368,16 @@ class Engine(IntakeMethods):
         return self._schedule.comparisons(self._executor)
 
     @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds, as given; always 0.0 without a clock."""
+        return self._clock
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds spent processing, by its clock."""
+        return self._busy_s
+
+    @property
     def slices(self) -> int:
         """Slices processed since the start."""
         return self._slice_count

@@ -149,6 +149,18 @@ def test_it_follows_selectivities_that_swap() -> None:
     assert got == run(star(), 30, first_swap)
 
 
+def test_one_change_follows_a_swap() -> None:
+    """The right plan is found while windows still hold old tuples: B has many partners, and C fewer than that."""
+    engine = star()
+    autopilot = Autopilot(engine)
+    observed(engine, autopilot)
+    few, many = {"B": 64_000, "C": 2000, "D": 40}, {"B": 40, "C": 2000, "D": 64_000}
+    run(engine, 30, lambda number: few if number < 12 else many)
+    (made,) = (one for one in autopilot.adaptations if one.made)
+    assert made.to_plan == "(((A D) C) B)"
+    assert made.at < 12_000 + 1.5 * WINDOW_MS
+
+
 def test_nothing_is_changed_while_nothing_changes() -> None:
     engine = star()
     autopilot = Autopilot(engine)
@@ -165,6 +177,22 @@ def test_a_poor_first_plan_is_left() -> None:
     run(engine, 10, first_swap)
     assert frozenset("AB") in joins_of(str(engine.plan))
     assert len([one for one in autopilot.adaptations if one.made]) == 1
+
+
+def test_the_account_has_what_changes_cost_and_save() -> None:
+    """A poor first plan is left once."""
+    engine = star("(((A D) C) B)")
+    autopilot = Autopilot(engine)
+    observed(engine, autopilot)
+    run(engine, 6, lambda _: first_swap(0))
+    (made,) = (one for one in autopilot.adaptations if one.made)
+    account = autopilot.account
+    assert account.spent > made.predicted.cost, "with measurements"
+    # What ran before the change has saved nothing.
+    seconds = 6.0 - made.at / 1000
+    prices = autopilot._prices
+    assert prices is not None
+    assert account.saved <= (prices.first - prices.running) * seconds * 1.2
 
 
 def test_advice_changes_nothing() -> None:

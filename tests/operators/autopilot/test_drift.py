@@ -137,3 +137,29 @@ def test_a_follow_up_leaves_what_was_saved_up() -> None:
     pace.changed(10_000)
     assert pace.measures(11_000, drifted=False)
     assert [pace.measures(time, drifted=True) for time in range(12_000, 15_000, 400)] == [True] * 4 + [False] * 4
+
+
+def test_a_growth_is_measured_once_all_that_is_recent_has_come_after_it() -> None:
+    """Before, there are old and new data among it; and a growth that has ended is not measured."""
+    for lasts, expected in ((100_000, [20_400]), (200, [])):
+        pace, done_s, measured = Pace(1600, 0.001), 0.0, []
+        pace.measures(0, drifted=True)
+        assert pace.measures(1000, drifted=True)
+        for time in range(4000, 23_000, 100):
+            done_s += 0.1 if 20_000 < time <= 20_000 + lasts else 0.0001
+            pace.work(done_s, time)
+            if pace.measures(time, drifted=False):
+                measured.append(time)
+        assert measured[:1] == expected
+
+
+def test_what_measurements_take_is_learned_within_bounds() -> None:
+    pace = Pace(800, 0.001)
+    pace.took(0.003)
+    assert pace.measure_s == 0.002
+    for _ in range(20):
+        pace.took(1.0)
+    assert pace.measure_s == 0.008
+    for _ in range(20):
+        pace.took(1e-9)
+    assert pace.measure_s == 0.001 / 8

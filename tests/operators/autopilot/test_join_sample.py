@@ -70,6 +70,44 @@ def test_shares_of_pairs_are_exact_where_the_sample_is_everything(
     assert share.log_key >= share.log - 1e-9
 
 
+@pytest.mark.parametrize("apart", [frozenset[str](), frozenset("A")])
+@PROPERTY
+@given(streams("AB"))
+def test_a_fresh_sample_joins_recent_tuples_alone(apart: frozenset[str], rows: dict[str, list[Row]]) -> None:
+    engine = engine_with(joined("A.k = B.k", aliases="AB"), rows)
+    sampled = JoinSample(engine.sources, engine.cut, 40, 100, fresh=True, apart=apart)
+    recent = {alias: [row for row in some if row["ts"] >= engine.cut - 40] for alias, some in rows.items()}
+    given = {alias: rows[alias] if alias in apart else recent[alias] for alias in rows}
+    every, good = counted(given, "AB", engine.cut - 40, lambda a, b: a["k"] == b["k"])
+    share = sampled.share(left_deep(("A", "B")))
+    assert (share is None) == (every == 0)
+    if share is not None:
+        assert share.matches == good
+        assert math.exp(share.log) == pytest.approx(max(good, 0.5) / every)
+    assert sampled.selected("A") == 1.0, "how many come does not depend on it"
+
+
+@pytest.mark.parametrize("lag", [0, 50])
+def test_partners_that_come_far_apart_are_noticed(lag: int) -> None:
+    rows: dict[str, list[Row]] = {
+        "A": [{"ts": n // 20, "k": n // 2, "v": 0} for n in range(2000)],
+        "B": [{"ts": n // 20, "k": n // 2 - 10 * lag, "v": 0} for n in range(2000)],
+    }
+    engine = engine_with(joined("A.k = B.k", aliases="AB"), rows)
+    sampled = JoinSample(engine.sources, engine.cut, 25, 1000)
+    assert sampled.comes_apart(left_deep(("A", "B"))) == (lag > 0)
+
+
+def test_independent_partners_do_not_come_apart() -> None:
+    rng = np.random.default_rng(3)
+    for count in (12, 200, 3000):
+        rows = {a: [{"ts": i * 90 // count, "k": int(rng.integers(0, 40)), "v": 0} for i in range(count)] for a in "AB"}
+        sampled = (engine := engine_with(joined("A.k = B.k", aliases="AB"), rows)) and JoinSample(
+            engine.sources, engine.cut, 25, 1000
+        )
+        assert not sampled.comes_apart(left_deep(("A", "B")))
+
+
 @PROPERTY
 @given(streams("ABC"))
 def test_shares_of_larger_sets_are_exact_where_the_sample_is_everything(rows: dict[str, list[Row]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from operators.autopilot.rule import Account, Prices, Terms, accrue, is_better, noticed, paid, settled, verdict
+from operators.autopilot.rule import Account, Prices, Terms, accrue, charged, is_better, noticed, paid, settled, verdict
 
 TERMS = Terms()
 
@@ -41,12 +41,16 @@ def test_what_plans_save_is_counted_against_the_first_one() -> None:
     account = accrue(Account(), before, 10.0, TERMS)
     assert account.saved == 0
     assert account.work == pytest.approx(5.0)
-    assert settled(account, before, Prices(0.5, 0.5, 1.0)).saved == pytest.approx(5.0), "the worse of two measurements"
-    assert settled(account, before, Prices(1.0, 0.5, 0.5)).saved == pytest.approx(-5.0)
-    account = settled(account, before, before)
+    for changed_s in (0.0, 10.0):
+        worse = settled(account, before, Prices(0.5, 0.5, 1.0), changed_s)
+        assert worse.saved == pytest.approx(5.0), "the worse of two measurements"
+        assert settled(account, before, Prices(1.0, 0.5, 0.5), changed_s).saved == pytest.approx(-5.0)
+    assert settled(account, before, Prices(9.0, 0.5, 0.5), 2.0).saved == pytest.approx(12.0 - 17.0), "8 s as before"
+    account = settled(account, before, before, 9.0)
     assert account.saved == pytest.approx(15.0)
-    assert settled(account, before, before) == account, "each second once"
+    assert settled(account, before, before, 9.0) == account, "each second once"
     assert paid(account, 1.0) == Account(0.0, 5.0, 15.0, 1.0)
+    assert charged(account, 1.0) == Account(account.excess, 5.0, 15.0, 1.0)
 
 
 def play(flips: int, *, terms: Terms = TERMS, cost_s: float = 1.0) -> tuple[float, float]:
@@ -60,7 +64,7 @@ def play(flips: int, *, terms: Terms = TERMS, cost_s: float = 1.0) -> tuple[floa
     good = 1
     for _ in range(flips * 1000):
         prices = Prices(1.0 if running != good else 0.4, 0.4, 1.0 if good != 0 else 0.4)
-        account = settled(accrue(account, prices, 0.05, terms), prices, prices)
+        account = settled(accrue(account, prices, 0.05, terms), prices, prices, 1.0)
         done += prices.running * 0.05
         never += prices.first * 0.05
         if running != good and verdict(account, prices, cost_s, terms).change:
@@ -94,7 +98,7 @@ def test_phases_cost_at_most_twice_what_a_clairvoyant_pays_for_changes() -> None
     for phase in range(20):
         for _ in range(4000):
             prices = Prices(1.0 if running != phase % 2 else 0.3, 0.3, 1.0 if phase % 2 else 0.3)
-            account = settled(accrue(account, prices, step, terms), prices, prices)
+            account = settled(accrue(account, prices, step, terms), prices, prices, 1.0)
             done += prices.running * step
             best += 0.3 * step
             if running != phase % 2 and verdict(account, prices, cost_s, terms).change:
