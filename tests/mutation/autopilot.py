@@ -77,7 +77,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
     "autopilot/survey.py": (
         ("if self._watch.drifted(work) and", "if False and"),
         ("at - self._drifted_at >= recent_ms", "True"),
-        ("        self._drifted_at = None\n        evidence", "        evidence"),
+        ("        self._drifted_at = None\n        self._factors", "        self._factors"),
         ("            self._pace.took(took_s)\n", "            pass\n"),
         ("        if self._pace.after_change and apart is not None:", "        if False:"),
         ("self.found = Surveyed(at, evidence, best", "self.found = Surveyed(at, evidence, engine.plan"),

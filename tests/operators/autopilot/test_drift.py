@@ -141,12 +141,13 @@ def test_a_follow_up_leaves_what_was_saved_up() -> None:
 
 def test_a_growth_is_measured_once_all_that_is_recent_has_come_after_it() -> None:
     """Before, there are old and new data among it; and a growth that has ended is not measured."""
-    for lasts, expected in ((100_000, [20_400]), (200, [])):
+    for first, lasts, expected in ((20_000, 100_000, [20_400]), (20_000, 200, []), (18_000, 200, [20_400])):
         pace, done_s, measured = Pace(1600, 0.001), 0.0, []
         pace.measures(0, drifted=True)
         assert pace.measures(1000, drifted=True)
         for time in range(4000, 23_000, 100):
-            done_s += 0.1 if 20_000 < time <= 20_000 + lasts else 0.0001
+            grows = first < time <= first + lasts or (first < 20_000 < time)
+            done_s += 0.1 if grows else 0.0001
             pace.work(done_s, time)
             if pace.measures(time, drifted=False):
                 measured.append(time)

@@ -99,13 +99,14 @@ def test_partners_that_come_far_apart_are_noticed(lag: int) -> None:
 
 
 def test_independent_partners_do_not_come_apart() -> None:
-    rng = np.random.default_rng(3)
-    for count in (12, 200, 3000):
-        rows = {a: [{"ts": i * 90 // count, "k": int(rng.integers(0, 40)), "v": 0} for i in range(count)] for a in "AB"}
-        sampled = (engine := engine_with(joined("A.k = B.k", aliases="AB"), rows)) and JoinSample(
-            engine.sources, engine.cut, 25, 1000
-        )
-        assert not sampled.comes_apart(left_deep(("A", "B")))
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        for count in (12, 200, 3000):
+            drawn = {alias: rng.integers(0, 40, count).tolist() for alias in "AB"}
+            rows = {a: [{"ts": i * 90 // count, "k": k, "v": 0} for i, k in enumerate(drawn[a])] for a in "AB"}
+            engine = engine_with(joined("A.k = B.k", aliases="AB"), rows)
+            sampled = JoinSample(engine.sources, engine.cut, 25, 1000)
+            assert not sampled.comes_apart(left_deep(("A", "B")))
 
 
 @PROPERTY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 from itertools import permutations
 
@@ -54,6 +55,62 @@ def test_a_survey_survives_its_message() -> None:
     other = query("SELECT A.k FROM a A, b B, c X WINDOW RANGE 9 MILLISECONDS WHERE A.k = B.k AND B.k = X.k")
     with pytest.raises(KeyError):
         Surveyed.from_document(found.document(), other)
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_after_a_change_of_the_data_recent_tuples_are_measured(changed: bool) -> None:
+    engine = star()
+    survey = Survey(engine, always=True)
+    for number in range(4):
+        parts = events(number, FEW_B if number < 3 else FEW_D)
+        for tenth in range(10 if number < 3 else 4):
+            for name, batch in parts.items():
+                engine.push(name, 0, batch.slice(tenth * SECOND // 10, (tenth + 1) * SECOND // 10))
+            engine.advance()
+            survey.look()
+        survey._pace.after_change = changed and number == 3
+        survey.measure()
+    assert survey.found is not None
+    found = math.exp(survey.found.evidence.pairs[frozenset("AB")].log) * 40
+    assert found == pytest.approx(1.0, rel=0.1) if changed else found < 0.7
+    assert not (changed and survey.found.evidence.joint.keys() & {frozenset("ACD")})
+
+
+def test_drift_is_measured_once_all_that_is_recent_has_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_AFTER_S", 0.0)
+    engine = star()
+    survey = Survey(engine)
+    asked: list[tuple[int, bool]] = []
+
+    def measures(at: int, *, drifted: bool) -> bool:
+        asked.append((at, drifted))
+        return drifted or len(asked) == 1
+
+    survey._pace.measures = measures  # type: ignore[method-assign]
+    for number in range(14):
+        for name, batch in events(number, FEW_B, SECOND if number < 8 else SECOND * 2).items():
+            engine.push(name, 0, batch)
+        for tenth in range(1, 11):
+            engine.advance(number * 1000 + tenth * 100)
+            if survey.look() is not None:
+                survey.measure()
+    drifted = [at for at, drifted in asked if drifted and at > 8000]
+    assert drifted
+    assert 8000 + WINDOW_MS // 4 <= drifted[0] <= 8000 + WINDOW_MS
+    assert not any(one for at, one in asked if drifted[0] < at < drifted[0] + WINDOW_MS // 4)
+    assert survey.changed_ms >= WINDOW_MS // 4
+
+
+def test_measurements_are_timed() -> None:
+    engine = Engine(star().query, clock=time.perf_counter)
+    survey = Survey(engine, always=True)
+    expected_s = survey.measure_s
+    for name, batch in events(0, EVEN).items():
+        engine.push(name, 0, batch)
+    engine.advance()
+    survey.look()
+    assert survey.measure()
+    assert survey.measure_s != expected_s
 
 
 def test_what_is_best_for_all_is_chosen() -> None:
