@@ -17,13 +17,14 @@ account contains what changes have cost, with the measurements before and after 
 it. A change is refused if the account would exceed the allowance after a whole round trip; a change back to a plan that
 is at least as good as the first one never is. Hence:
 
-    work with changes <= (1 + allowance) * work of the first plan + GRACE * round trip
+    work with changes <= (1 + allowance) * work of the first plan + GRACE * round trip + late notice
 
     Between two changes the account falls by at most the excess at which the change back is made, which is part of the
-    round trip that was reserved. Between two measurements the worse of what they show is taken to have held, but until
-    the running plan's work was seen to change. So the account is right as far as prices are; errors of prices are those
-    of the model. If the first plan becomes cheaper while the running plan's work stays the same, only the next regular
-    measurement shows it; what is lost until then is not limited.
+    round trip that was reserved, and by what is lost until a swap is noticed (about half a window), which is not. After
+    that no further change is made until the allowance has made up for it. Between two measurements the worse of what
+    they show is taken to have held, but until the running plan's work was seen to change. So the account is right as
+    far as prices are; errors of prices are those of the model. If the first plan becomes cheaper while the running
+    plan's work stays the same, only the next regular measurement shows it; what is lost until then is not limited.
 
 **Evidence.** A difference of prices counts only while it exceeds Terms.errors of its own standard errors and
 Terms.least of the running plan's price. Without a significant difference the excess is forgotten: there was none.
