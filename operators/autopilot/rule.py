@@ -14,14 +14,14 @@ pays each change as well, with `factor` 1:
 forces two change costs per flip, which never changing would save. So changes away from the plan with which the query
 began have an allowance: `Terms.allowance` of what that first plan would have taken so far, plus GRACE round trips. The
 account contains what changes have cost, with the measurements before and after each, and what they have saved against
-it. A change is refused if the account would exceed the allowance after a whole round trip; a change back to a plan that
-is at least as good as the first one never is. Hence:
+it. A change is refused if the account would exceed the allowance after a whole round trip, with what may be lost before
+the swap back is noticed; a change back to a plan that is at least as good as the first one never is. Hence:
 
     work with changes <= (1 + allowance) * work of the first plan + GRACE * round trip + late notice
 
     Between two changes the account falls by at most the excess at which the change back is made, which is part of the
-    round trip that was reserved, and by what is lost until a swap is noticed (about half a window), which is not. After
-    that no further change is made until the allowance has made up for it. Between two measurements the worse of what
+    round trip that was reserved, and by what is lost until a swap is noticed (about half a window). That is reserved,
+    too, as much as it was at its most so far, so it is in the bound once. Between two measurements the worse of what
     they show is taken to have held, but until the running plan's work was seen to change. So the account is right as
     far as prices are; errors of prices are those of the model. If the first plan becomes cheaper while the running
     plan's work stays the same, only the next regular measurement shows it; what is lost until then is not limited.
@@ -82,6 +82,7 @@ class Account:
         saved: what they saved against the first plan; negative where they cost more.
         unsettled: seconds of event time since the last measurement, of which nothing is in `saved` yet.
         spent: the costs of all changes made; of the latest one, as predicted.
+        late: the most that was lost between two measurements, before it was noticed.
     """
 
     excess: float = 0.0
@@ -89,6 +90,7 @@ class Account:
     saved: float = 0.0
     spent: float = 0.0
     unsettled: float = 0.0
+    late: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,9 @@ def settled(account: Account, before: Prices, after: Prices, changed_s: float) -
     """
     changed = min(changed_s, account.unsettled) if changed_s > 0 else account.unsettled
     saving = min(before.first - before.running, after.first - after.running) * changed
+    late = max(account.late, -saving)
     saving += (before.first - before.running) * (account.unsettled - changed)
-    return replace(account, saved=account.saved + saving, unsettled=0.0)
+    return replace(account, saved=account.saved + saving, unsettled=0.0, late=late)
 
 
 def noticed(account: Account, prices: Prices, lost_s: float, terms: Terms) -> Account:
@@ -168,7 +171,7 @@ def verdict(account: Account, prices: Prices, cost_s: float, terms: Terms) -> Ve
     back = prices.best <= prices.first < prices.running
     round_trip = (2.0 + terms.factor) * cost_s
     allowed = terms.allowance * (account.work + account.saved) + GRACE * round_trip
-    if not back and account.spent - account.saved + round_trip > allowed:
+    if not back and account.spent - account.saved + round_trip + account.late > allowed:
         return Verdict(
             False,
             f"it would save {_share(prices)}, but changes have cost {account.spent:.3g} s so far and saved "

@@ -51,6 +51,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("excess=excess,", "excess=account.excess,"),
         ("lost_s * (1.0 - prices.best / prices.running)", "lost_s"),
         ("    if account.excess < needed:", "    if False:"),
+        (" + account.late > allowed", " > allowed"),
         ("    back = prices.best <= prices.first < prices.running", "    back = False"),
         ("    back = prices.best <= prices.first < prices.running", "    back = True"),
         ("replace(account, excess=0.0, spent=account.spent + cost_s)", "replace(account, excess=0.0)"),
