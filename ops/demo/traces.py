@@ -58,11 +58,11 @@ AIRCRAFT = (
     + """
 INSERT INTO 'results'
 SELECT A.ts AS a, B.ts AS b, C.ts AS c, D.ts AS d, A.icao AS low, B.icao AS middle, C.icao AS high, D.icao AS top
-FROM low A, middle B, high C, top D WINDOW RANGE 1 MINUTES
+FROM low A, middle B, high C, top D WINDOW RANGE 2 MINUTES
 WHERE A.cell = B.cell AND B.cell = C.cell AND C.cell = D.cell;
 """
 )
-"""Which aircraft were above each other, at four levels of the same cell of half a degree, within a minute?"""
+"""Which aircraft were above each other, at four levels of the same cell of half a degree, within two minutes?"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -108,8 +109,7 @@ class Scenario:
         """Draw the values of an edge's column in one of its streams."""
         count = len(reach)
         if phase.zipf:
-            weights = 1.0 / np.arange(1, values + 1) ** phase.zipf
-            rank = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(count))
+            rank = np.searchsorted(zipf_distribution(values, phase.zipf), rng.random(count))
             drawn = (np.minimum(rank, values - 1) + phase.offset) % values
         else:
             drawn = rng.integers(0, values, count)
@@ -124,6 +124,13 @@ class Scenario:
         if edge == 1:
             near = np.where(rng.random(count) < phase.correlation, near, rng.random(count) < 1 / APART)
         return drawn // APART * APART + ~near
+
+
+@lru_cache(maxsize=4)
+def zipf_distribution(values: int, exponent: float) -> F64:
+    """Return (values,) the probability of each value or a more frequent one, by Zipf's law."""
+    weights = 1.0 / np.arange(1, values + 1) ** exponent
+    return np.asarray(np.cumsum(weights) / weights.sum())
 
 
 def edges_of(shape: str, streams: int) -> tuple[Edge, ...]:
@@ -161,7 +168,7 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
         return Phase((rate, rate * (8 if fast else 1), rate, rate), (0.2, 1.0, 2.0))
 
     def wandering(at: float) -> Phase:
-        return Phase(even, (0.05, 0.2, 0.5), zipf=0.8, offset=37 * int(at * phases))
+        return Phase(even, (0.0005, 0.002, 0.005), zipf=0.8, offset=37 * int(at * phases))
 
     # The number of values stays when the rates swap.
     slow, fast, rare = rate / 40, rate * 4, (0.125, 1.0, 5.0)
