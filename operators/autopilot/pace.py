@@ -6,6 +6,7 @@ of the running plan. A measurement joins samples; it finds all else. It has a bu
 
 If the work itself grows, waiting costs more than measuring. So a measurement is also made once the work beyond the
 usual has reached what a measurement costs (the ski rental rule, as in `rule`). What is done from then on is the usual.
+If that finds no better plan, work merely varies, and the next growth must have cost twice as much.
 
 A measurement that follows a change of the data waits until all that it takes for recent has come after it. What it
 would find before is neither the old data nor the new, and a plan for the mixture would have to be left again.
@@ -46,6 +47,9 @@ FOLLOW_UP_WINDOWS = 1.25
 UNUSUAL = 1.5
 """Work beyond this multiple of the least since the last measurement, per event time, is beyond the usual."""
 
+MOST_IN_VAIN = 16.0
+"""A growth has cost enough when it has cost so many measurements, however often the last ones were in vain."""
+
 FIRST_SHARE = 0.25
 """The first measurement waits for this share of the longest window."""
 
@@ -81,6 +85,7 @@ class Pace:
         self.lost_s = 0.0
         self.after_change = False
         self.grown_ms = 0
+        self._enough = 1.0
         self._to_measure_s = FIRST * measure_s
 
     def work(self, done_s: float, at: int) -> None:
@@ -103,6 +108,13 @@ class Pace:
         """Note how long a measurement took."""
         expected = (1.0 - TIMED) * self.measure_s + TIMED * seconds
         self.measure_s = min(max(expected, self._said_s / BOUND), self._said_s * BOUND)
+
+    def found(self, *, better: bool) -> None:
+        """Note whether the last measurement has found a better plan."""
+        if better:
+            self._enough = 1.0
+        elif self.after_change:
+            self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
 
     @property
     def _recent_ms(self) -> int:
@@ -134,7 +146,7 @@ class Pace:
             apart_ms = self._window_ms // 2 if drifted else self._window_ms
             kept_s = self.measure_s * (1.0 if drifted else SAVED)
             grown = self._growth is not None and self._growth[1] - self._growth[0] >= self._recent_ms
-            lost = grown and self._beyond_s >= self.measure_s and at - self._measured >= self.apart_ms
+            lost = grown and self._beyond_s >= self._enough * self.measure_s and at - self._measured >= self.apart_ms
             due = self._follow_up is not None and at >= self._follow_up
             if not lost and not due and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
                 return False

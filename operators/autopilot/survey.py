@@ -12,7 +12,7 @@ from operators.autopilot.evidence import Evidence, measure, with_joint
 from operators.autopilot.join_sample import JoinSample
 from operators.autopilot.learning import Learning
 from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, RECENT, Pace
-from operators.autopilot.search import cheapest_plan, same_tree
+from operators.autopilot.search import PlanPrices, cheapest_plan, same_tree
 from operators.data.statistics import EngineStatistics
 from operators.data.tuples import FOREVER
 from operators.engine.engine import Engine, Work
@@ -30,6 +30,9 @@ LOOK_AFTER_S = 0.015
 
 STEADY_WINDOWS = 2
 """Before so many windows have passed, the work per tuple grows while states fill, and is not compared."""
+
+BETTER = 0.05
+"""A plan that saves less than this share of the work is not what a measurement was made for."""
 
 ROUNDS = 4
 """Most times that a cheaper plan's sub-plans are measured, and the search repeated with them."""
@@ -218,6 +221,8 @@ class Survey:
         calls_s = self._learning.calls_s(engine.slices - slices) * 1000 / max(at - since, 1)
         self._slices = engine.slices, at
         self.found = Surveyed(at, evidence, best, calls_s)
+        running_s, best_s = PlanPrices([engine.plan, best]).of(evidence).tolist()
+        self._pace.found(better=running_s - best_s > BETTER * (running_s + calls_s))
         took_s = engine.clock() - began_s
         if took_s > 0:
             self._pace.took(took_s)

@@ -102,6 +102,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self._beyond_s += beyond_s\n", ""),
         ("self._growth[1] - self._growth[0] >= self._recent_ms", "True"),
         ("                self._growth = None\n", "                pass\n"),
+        ("            self._enough = min(2.0 * self._enough, MOST_IN_VAIN)\n", "            pass\n"),
+        ("            self._enough = 1.0\n", "            pass\n"),
         ("(1.0 - TIMED) * self.measure_s + TIMED * seconds", "self.measure_s"),
         ("at - self._looked < self.apart_ms", "False"),
         ("self._to_measure_s = FIRST * measure_s", "self._to_measure_s = 9 * measure_s"),

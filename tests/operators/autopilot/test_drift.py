@@ -164,3 +164,18 @@ def test_what_measurements_take_is_learned_within_bounds() -> None:
     for _ in range(20):
         pace.took(1e-9)
     assert pace.measure_s == 0.001 / 8
+
+
+def test_growths_measured_in_vain_must_cost_more_each_time() -> None:
+    """Work that varies is measured ever more rarely; a better plan ends that."""
+    for better, most in ((False, 30), (True, 200)):
+        pace, done_s, measured = Pace(800, 0.001), 0.0, 0
+        pace.measures(0, drifted=True)
+        for time in range(1000, 81_000, 100):
+            done_s += 0.0011 if time // 400 % 2 else 0.0001
+            pace.work(done_s, time)
+            if pace.measures(time, drifted=False):
+                measured += 1
+                pace.found(better=better)
+        assert measured <= most
+        assert better == (measured > 60)
