@@ -179,3 +179,20 @@ def test_growths_measured_in_vain_must_cost_more_each_time() -> None:
                 pace.found(better=better)
         assert measured <= most
         assert better == (measured > 60)
+
+
+def test_a_better_plan_ends_the_wait_after_measurements_in_vain() -> None:
+    pace, done_s = Pace(800, 0.001), 0.0
+    pace.measures(0, drifted=True)
+    counts = []
+    for better in (False, True):
+        measured = 0
+        for step in range(800):
+            time = 1000 + 100 * (len(counts) * 800 + step)
+            done_s += 0.0011 if time // 400 % 2 else 0.0001
+            pace.work(done_s, time)
+            if pace.measures(time, drifted=False):
+                measured += 1
+                pace.found(better=better)
+        counts.append(measured)
+    assert counts[1] > 2 * counts[0]
