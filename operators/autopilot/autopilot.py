@@ -163,11 +163,13 @@ class Autopilot:
             span_ms: their event time.
         """
         survey = self._survey
-        return max(1, min(span_ms // survey.apart_ms, int(tuples * survey.tuple_s / PIECE_S)))
+        least = 1 if self._pending is None else span_ms // self._window_ms
+        return max(1, least, min(span_ms // survey.apart_ms, int(tuples * survey.tuple_s / PIECE_S)))
 
     def observe(self) -> None:
         """Look at the engine, if it is time; measure, if that is worth it; change the plan, if that pays."""
-        engine, work, others = self._engine, self._survey.look(), self._others()
+        engine, others = self._engine, self._others()
+        work = self._survey.look(awaited=self._pending is not None)
         due = self._until is not None and self._at is not None and self._at < self._until <= engine.cut
         if work is None and others is self._heard and not due:
             return

@@ -110,11 +110,13 @@ class Pace:
         self.measure_s = min(max(expected, self._said_s / BOUND), self._said_s * BOUND)
 
     def found(self, *, better: bool) -> None:
-        """Note whether the last measurement has found a better plan."""
+        """Note whether the last measurement has found a better plan. If one after a change of the data has not, what
+        was recent may have been too little, and another follows when windows hold no older data."""
         if better:
             self._enough = 1.0
-        elif self.after_change:
+        elif self.after_change and self._measured is not None:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
+            self.changed(self._measured)
 
     @property
     def _recent_ms(self) -> int:
@@ -157,7 +159,7 @@ class Pace:
                 self._to_measure_s = max(self._to_measure_s, 2 * self.measure_s)
             if due:
                 self._follow_up = None
-            self.after_change = lost or drifted
+            self.after_change = (lost or drifted) and not due
         self._measured = at
         self.lost_s = self._beyond_s
         self.grown_ms = 0 if self._growth is None else at - self._growth[0]

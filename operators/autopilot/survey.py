@@ -25,7 +25,7 @@ SAMPLED_ROWS = 8_192
 
 LEAST_RECENT_MS = 1
 
-LOOK_AFTER_S = 0.015
+LOOK_AFTER_S = 0.01
 """After less work `look` does nothing: it takes some 30 microseconds."""
 
 STEADY_WINDOWS = 2
@@ -119,16 +119,17 @@ class Survey:
         """The least event time between two looks."""
         return self._pace.apart_ms
 
-    def look(self) -> Work | None:
-        """Return the engine's counters; None if too little has happened since the last look."""
+    def look(self, *, awaited: bool = False) -> Work | None:
+        """Return the engine's counters; None if too little has happened since the last look, unless one is awaited."""
         engine, at = self._engine, self._engine.cut
         if at <= 0 or (self._at is not None and at <= self._at):
             return None
         busy_s = engine.busy_s
-        if busy_s and self._at is not None and not self._always and busy_s - self._busy_s < LOOK_AFTER_S:
+        waits = self._at is not None and not self._always and not awaited
+        if busy_s and waits and busy_s - self._busy_s < LOOK_AFTER_S:
             return None
         raw_s = self._seconds(engine.comparisons)
-        if not busy_s and self._at is not None and not self._always and raw_s - self._raw_s < LOOK_AFTER_S:
+        if not busy_s and waits and raw_s - self._raw_s < LOOK_AFTER_S:
             return None
         self._first = at if self._first is None else self._first
         work = engine.work
@@ -220,11 +221,11 @@ class Survey:
         slices, since = self._slices or (engine.slices, at)
         calls_s = self._learning.calls_s(engine.slices - slices) * 1000 / max(at - since, 1)
         self._slices = engine.slices, at
-        self.found = Surveyed(at, evidence, best, calls_s)
+        first, self.found = self.found is None, Surveyed(at, evidence, best, calls_s)
         running_s, best_s = PlanPrices([engine.plan, best]).of(evidence).tolist()
         self._pace.found(better=running_s - best_s > BETTER * (running_s + calls_s))
         took_s = engine.clock() - began_s
-        if took_s > 0:
+        if took_s > 0 and not first:  # the first one loads code
             self._pace.took(took_s)
         return True
 

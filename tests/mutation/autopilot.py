@@ -59,7 +59,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("saving = min(before.first", "saving = max(before.first"),
         ("if changed_s > 0 else account.unsettled", "if changed_s > 0 else 0.0"),
         ("saving += (before.first - before.running) * (account.unsettled - changed)", "pass"),
-        (", unsettled=0.0)", ")"),
+        (", unsettled=0.0, late=late)", ", late=late)"),
         ("return replace(account, spent=account.spent + cost_s)", "return account"),
     ),
     "autopilot/autopilot.py": (
@@ -81,8 +81,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("        self._drifted_at = None\n        self._factors", "        self._factors"),
         ("            self._pace.took(took_s)\n", "            pass\n"),
         ("        if self._pace.after_change and apart is not None:", "        if False:"),
-        ("self.found = Surveyed(at, evidence, best", "self.found = Surveyed(at, evidence, engine.plan"),
-        ("raw_s - self._raw_s < LOOK_AFTER_S", "False"),
+        ("self.found is None, Surveyed(at, evidence, best", "self.found is None, Surveyed(at, evidence, engine.plan"),
+        ("if not busy_s and waits and raw_s - self._raw_s < LOOK_AFTER_S:", "if False:"),
         ("            if same_tree(found, best):\n                break\n", "            break\n"),
     ),
     "autopilot/learning.py": (

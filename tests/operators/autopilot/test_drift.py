@@ -168,7 +168,7 @@ def test_what_measurements_take_is_learned_within_bounds() -> None:
 
 def test_growths_measured_in_vain_must_cost_more_each_time() -> None:
     """Work that varies is measured ever more rarely; a better plan ends that."""
-    for better, most in ((False, 30), (True, 200)):
+    for better, most in ((False, 60), (True, 200)):
         pace, done_s, measured = Pace(800, 0.001), 0.0, 0
         pace.measures(0, drifted=True)
         for time in range(1000, 81_000, 100):

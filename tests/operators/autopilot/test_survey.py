@@ -105,12 +105,13 @@ def test_measurements_are_timed() -> None:
     engine = Engine(star().query, clock=time.perf_counter)
     survey = Survey(engine, always=True)
     expected_s = survey.measure_s
-    for name, batch in events(0, EVEN).items():
-        engine.push(name, 0, batch)
-    engine.advance()
-    survey.look()
-    assert survey.measure()
-    assert survey.measure_s != expected_s
+    for number in range(2):
+        for name, batch in events(number, EVEN).items():
+            engine.push(name, 0, batch)
+        engine.advance()
+        survey.look()
+        assert survey.measure()
+        assert (survey.measure_s == expected_s) == (number == 0), "the first one loads code"
 
 
 def test_what_is_best_for_all_is_chosen() -> None:

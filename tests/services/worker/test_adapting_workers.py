@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ FROM a A, b B, c C, d D WINDOW RANGE 500 MILLISECONDS WHERE A.b = B.b AND A.c = 
 ENDS: dict[str, Row] = {"a": {"b": -1, "c": -1, "d": -1}, "b": {"b": -2}, "c": {"c": -2}, "d": {"d": -2}}
 EACH = 600
 """Rows per second and stream."""
+
+MOST_SECONDS = 96
+"""The longest phase."""
 
 
 def second(number: int, distinct: dict[str, int], each: int = EACH) -> dict[str, list[Row]]:
@@ -84,9 +88,12 @@ class Stream:
         self.feed = Feed(case)
         self._second = 0
 
-    def send(self, worker: WorkerProcess, seconds: int, distinct: dict[str, int]) -> None:
-        for _ in range(seconds):
+    def send(self, worker: WorkerProcess, distinct: dict[str, int], what: str, reached: Callable[[], bool]) -> None:
+        """Send seconds until something is reached. How many that takes depends on the load of the machine."""
+        most = self._second + MOST_SECONDS
+        while not reached():
             self._second += 1
+            assert self._second <= most, worker.with_log(what)
             for stream, rows in second(self._second, distinct).items():
                 self.feed.send(stream, rows)
             self.feed.flush()
@@ -100,9 +107,6 @@ FEW_B, FEW_D = {"b": 10_000, "c": 300, "d": 6}, {"b": 6, "c": 300, "d": 10_000}
 POOR, BEST_B = "(((A D) C) B)", "(((A B) C) D)"
 """The first is the plan to avoid while D has few values, and the best while B has; the second the other way round."""
 
-MOST_SECONDS = 96
-"""The longest phase."""
-
 
 def test_a_worker_follows_the_data(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Selectivities swap, and the worker is killed between two changes; no coordinator runs."""
@@ -111,15 +115,15 @@ def test_a_worker_follows_the_data(topics: Topics, tmp_path: Path, workers: Work
     options = ("--adapt", "on", "--epoch", "20ms", "--plan", POOR)
     worker = workers.start(case, *options).wait_running()
 
-    def wait_for_version(least: int) -> None:
-        wait_for(lambda: worker.metric("plan_version") >= least, lambda: worker.with_log(f"plan version {least}"))
-
-    stream.send(worker, 10, FEW_B)
-    wait_for_version(1)
+    stream.send(worker, FEW_B, "the first change", lambda: worker.metric("plan_version") >= 1)
     worker.kill()
     worker = workers.start(case, *options).wait_running()
-    stream.send(worker, 14, FEW_D)
-    wait_for_version(2)
+
+    def follows() -> bool:
+        last = [one["to_plan"] for one in decisions(case) if one["made"]][-1]
+        return worker.metric("plan_version") >= 2 and ("(A D)" in last or "(D A)" in last)
+
+    stream.send(worker, FEW_D, "the second change", follows)
     stream.feed.finish(ENDS)
     expected = exact(case.query, case.rows)
     reader.wait_for_count(len(expected), worker.alive)
@@ -128,7 +132,6 @@ def test_a_worker_follows_the_data(topics: Topics, tmp_path: Path, workers: Work
     assert [one["change"] for one in made] == [f"adapt-{n}" for n in range(1, len(made) + 1)]
     assert made[0]["from_plan"] == POOR
     assert "(A B)" in made[0]["to_plan"] or "(B A)" in made[0]["to_plan"]
-    assert "(A D)" in made[-1]["to_plan"] or "(D A)" in made[-1]["to_plan"]
     assert worker.metric("decisions_total") > 0
     shown = weir("explain", case, "--analyze")
     assert f"decision {len(decisions(case))}, " in shown
@@ -139,8 +142,7 @@ def test_a_worker_follows_the_data(topics: Topics, tmp_path: Path, workers: Work
 def test_advice_is_listed_and_not_followed(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     case = Case.make(topics, tmp_path, STAR)
     worker = workers.start(case, "--adapt", "advise", "--plan", POOR).wait_running()
-    Stream(case).send(worker, 8, FEW_B)
-    wait_for(lambda: worker.metric("decisions_total") > 0, lambda: worker.with_log("advice"))
+    Stream(case).send(worker, FEW_B, "advice", lambda: worker.metric("decisions_total") > 0)
     assert worker.metric("plan_version") == 0
     assert worker.stop() == 0
     assert not any(one["made"] for one in decisions(case))
@@ -163,7 +165,7 @@ def test_all_tasks_are_considered(topics: Topics, tmp_path: Path, workers: Worke
     number = 0
     while worker.metric("plan_version") < 2 or number < 20:
         number += 1
-        assert number < 60, worker.with_log("the poor first plan is not left")
+        assert number < MOST_SECONDS, worker.with_log("the poor first plan is not left")
         for part, (distinct, each) in enumerate([(FEW_D, EACH // 6), (FEW_B, EACH)]):
             for stream, rows in second(number, distinct, each).items():
                 feed.send(stream, [{**row, "p": part} for row in rows], part)
