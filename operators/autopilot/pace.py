@@ -110,12 +110,13 @@ class Pace:
         self.measure_s = min(max(expected, self._said_s / BOUND), self._said_s * BOUND)
 
     def found(self, *, better: bool) -> None:
-        """Note whether the last measurement has found a better plan. If one after a change of the data has not, what
-        was recent may have been too little, and another follows when windows hold no older data."""
+        """Note whether the last measurement has found a better plan. After one that follows a change of the data,
+        what was recent may have been too little, so another follows when windows hold no older data."""
         if better:
             self._enough = 1.0
-        elif self.after_change and self._measured is not None:
+        elif self.after_change:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
+        if self.after_change and self._measured is not None:
             self.changed(self._measured)
 
     @property
