@@ -190,7 +190,7 @@ class Autopilot:
         if own is None or others is None:
             return
         if measured or not _same([own, *others], self._weighed):
-            self._weigh([own, *others])
+            self._weigh([own, *others], self._survey.changed_ms / 1000 if measured else 0.0)
             if measured and self._prices is not None:
                 self.account = noticed(self.account, self._prices, self._survey.lost_s, self._limits.terms)
         if self._knows_all(own, others, measured=measured):
@@ -219,13 +219,18 @@ class Autopilot:
         open_ones = [record for record in self._engine.migrations if record.open]
         return any(r.began_at is None or not strategy_of(r.strategy).overlaps for r in open_ones)
 
-    def _weigh(self, known: list[Surveyed]) -> None:
-        """Find the best plan for all tasks together; `known` is what they have measured, this one first."""
+    def _weigh(self, known: list[Surveyed], changed_s: float) -> None:
+        """Find the best plan for all tasks together.
+
+        Args:
+            known: what they have measured, this one first.
+            changed_s: how long this task's work has been seen to differ; 0 where another task has measured.
+        """
         before, self._weighed, self._running = self._prices, known, self._engine.plan
         self._best = best_for_all(known, self._engine.plan)
         self._prices = self._priced(known)
         if before is not None:
-            self.account = settled(self.account, before, self._prices, self._survey.changed_ms / 1000)
+            self.account = settled(self.account, before, self._prices, changed_s)
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
         self._told = None
 

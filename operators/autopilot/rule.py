@@ -82,7 +82,7 @@ class Account:
         saved: what they saved against the first plan; negative where they cost more.
         unsettled: seconds of event time since the last measurement, of which nothing is in `saved` yet.
         spent: the costs of all changes made; of the latest one, as predicted.
-        late: the most that was lost between two measurements, before it was noticed.
+        late: the most that was lost from a change of the data that was seen until it was measured.
     """
 
     excess: float = 0.0
@@ -129,7 +129,7 @@ def settled(account: Account, before: Prices, after: Prices, changed_s: float) -
     """
     changed = min(changed_s, account.unsettled) if changed_s > 0 else account.unsettled
     saving = min(before.first - before.running, after.first - after.running) * changed
-    late = max(account.late, -saving)
+    late = max(account.late, -saving) if changed_s > 0 else account.late
     saving += (before.first - before.running) * (account.unsettled - changed)
     return replace(account, saved=account.saved + saving, unsettled=0.0, late=late)
 

@@ -56,6 +56,8 @@ def test_what_plans_save_is_counted_against_the_first_one() -> None:
     for changed_s in (0.0, 10.0):
         worse = settled(account, before, Prices(0.5, 0.5, 1.0), changed_s)
         assert worse.saved == pytest.approx(5.0), "the worse of two measurements"
+        late = settled(account, before, Prices(1.0, 0.5, 0.5), changed_s).late
+        assert late == (pytest.approx(5.0) if changed_s else 0.0), "what was not seen to begin has no known length"
         assert settled(account, before, Prices(1.0, 0.5, 0.5), changed_s).saved == pytest.approx(-5.0)
     assert settled(account, before, Prices(9.0, 0.5, 0.5), 2.0).saved == pytest.approx(12.0 - 17.0), "8 s as before"
     account = settled(account, before, before, 9.0)
