@@ -20,7 +20,7 @@ from operators.autopilot.changes import Changes, EngineChanges
 from operators.autopilot.evidence import together
 from operators.autopilot.pace import RECENT
 from operators.autopilot.rule import Account, Prices, Terms, accrue, charged, is_better, noticed, paid, settled, verdict
-from operators.autopilot.search import PlanPrices, cheapest_plan
+from operators.autopilot.search import PlanPrices, cheapest_plan, squared_error
 from operators.autopilot.survey import Survey, Surveyed
 from operators.engine.engine import Engine, Work
 from operators.migration.advise import Advice, Goal, advise
@@ -240,9 +240,7 @@ class Autopilot:
         running, best, first = np.sum([plans.of(one.evidence) + one.calls_s for one in known], axis=0).tolist()
         error = 0.0
         if is_better(Prices(running, best, first), self._limits.terms):
-            for one in known:
-                apart = plans.of(one.evidence) @ DIFFERENCE
-                error += sum(float(plans.of(other) @ DIFFERENCE - apart) ** 2 for other in one.evidence.varied())
+            error = sum(squared_error(plans, one.evidence, DIFFERENCE) for one in known)
         return Prices(running, best, first, math.sqrt(error))
 
     def _advise(self) -> Advice:

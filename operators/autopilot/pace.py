@@ -85,7 +85,7 @@ class Pace:
         self.lost_s = 0.0
         self.after_change = False
         self.grown_ms = 0
-        self._enough = 1.0
+        self._enough = self._unsure = 1.0
         self._to_measure_s = FIRST * measure_s
 
     def work(self, done_s: float, at: int) -> None:
@@ -109,15 +109,23 @@ class Pace:
         expected = (1.0 - TIMED) * self.measure_s + TIMED * seconds
         self.measure_s = min(max(expected, self._said_s / BOUND), self._said_s * BOUND)
 
-    def found(self, *, better: bool) -> None:
-        """Note whether the last measurement has found a better plan. After one that follows a change of the data,
-        what was recent may have been too little, so another follows when windows hold no older data."""
+    def found(self, *, better: bool, sure: bool) -> None:
+        """Note what the last measurement has found.
+
+        One that was not sure is repeated, each time after twice the time. One that was made because the data have
+        changed is followed by another when windows hold no older data.
+
+        Args:
+            better: there is a better plan, by its price.
+            sure: how much better it is exceeds the error.
+        """
         if better:
             self._enough = 1.0
         elif self.after_change:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
-        if self.after_change and self._measured is not None:
-            self.changed(self._measured)
+        if self._measured is not None and (self.after_change or not sure):
+            self._follow_up = self._measured + int(FOLLOW_UP_WINDOWS * self._window_ms * self._unsure)
+        self._unsure = 1.0 if sure else 2.0 * self._unsure
 
     @property
     def _recent_ms(self) -> int:

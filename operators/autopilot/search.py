@@ -62,6 +62,12 @@ class PlanPrices:
         return np.asarray(np.add.reduceat(self.joins(evidence), self._begin))
 
 
+def squared_error(plans: PlanPrices, evidence: Evidence, weights: F64) -> float:
+    """Return the expected squared error of a weighted sum of plans' prices."""
+    sum_s = float(plans.of(evidence) @ weights)
+    return sum((float(plans.of(other) @ weights) - sum_s) ** 2 for other in evidence.varied())
+
+
 def cheapest_plan(evidence: Evidence, running: Plan) -> Plan:
     """Return the cheapest plan found; of equally cheap ones the running one."""
     aliases = running.aliases

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from operators.autopilot.drift import Watch
 from operators.autopilot.evidence import Evidence, measure, with_joint
 from operators.autopilot.join_sample import JoinSample
 from operators.autopilot.learning import Learning
 from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, RECENT, Pace
-from operators.autopilot.search import PlanPrices, cheapest_plan, same_tree
+from operators.autopilot.search import PlanPrices, cheapest_plan, same_tree, squared_error
 from operators.data.statistics import EngineStatistics
 from operators.data.tuples import FOREVER
 from operators.engine.engine import Engine, Work
@@ -33,6 +36,9 @@ STEADY_WINDOWS = 2
 
 BETTER = 0.05
 """A plan that saves less than this share of the work is not what a measurement was made for."""
+
+ERRORS = 2.0
+"""Standard errors of what a plan saves by which it must exceed zero, or the measurement is repeated."""
 
 ROUNDS = 4
 """Most times that a cheaper plan's sub-plans are measured, and the search repeated with them."""
@@ -222,8 +228,12 @@ class Survey:
         calls_s = self._learning.calls_s(engine.slices - slices) * 1000 / max(at - since, 1)
         self._slices = engine.slices, at
         first, self.found = self.found is None, Surveyed(at, evidence, best, calls_s)
-        running_s, best_s = PlanPrices([engine.plan, best]).of(evidence).tolist()
-        self._pace.found(better=running_s - best_s > BETTER * (running_s + calls_s))
+        plans = PlanPrices([engine.plan, best])
+        running_s, best_s = plans.of(evidence).tolist()
+        better, sure = running_s - best_s > BETTER * (running_s + calls_s), True
+        if better:
+            sure = running_s - best_s > ERRORS * math.sqrt(squared_error(plans, evidence, np.array([1.0, -1.0])))
+        self._pace.found(better=better, sure=sure)
         took_s = engine.clock() - began_s
         if took_s > 0 and not first:  # the first one loads code
             self._pace.took(took_s)

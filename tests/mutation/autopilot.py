@@ -104,6 +104,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("                self._growth = None\n", "                pass\n"),
         ("            self._enough = min(2.0 * self._enough, MOST_IN_VAIN)\n", "            pass\n"),
         ("            self._enough = 1.0\n", "            pass\n"),
+        ("(self.after_change or not sure)", "self.after_change"),
+        ("1.0 if sure else 2.0 * self._unsure", "1.0"),
         ("(1.0 - TIMED) * self.measure_s + TIMED * seconds", "self.measure_s"),
         ("at - self._looked < self.apart_ms", "False"),
         ("self._to_measure_s = FIRST * measure_s", "self._to_measure_s = 9 * measure_s"),

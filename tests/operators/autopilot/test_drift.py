@@ -176,7 +176,7 @@ def test_growths_measured_in_vain_must_cost_more_each_time() -> None:
             pace.work(done_s, time)
             if pace.measures(time, drifted=False):
                 measured += 1
-                pace.found(better=better)
+                pace.found(better=better, sure=True)
         assert measured <= most
         assert better == (measured > 60)
 
@@ -193,6 +193,16 @@ def test_a_better_plan_ends_the_wait_after_measurements_in_vain() -> None:
             pace.work(done_s, time)
             if pace.measures(time, drifted=False):
                 measured += 1
-                pace.found(better=better)
+                pace.found(better=better, sure=True)
         counts.append(measured)
     assert counts[1] > 2 * counts[0]
+
+
+def test_a_measurement_that_is_not_sure_is_repeated_ever_later() -> None:
+    """However little work there is."""
+    pace, measured = Pace(800, 0.001), []
+    for time in range(0, 20_000, 100):
+        if pace.measures(time, drifted=False):
+            measured.append(time)
+            pace.found(better=True, sure=len(measured) > 3)
+    assert measured == [200, 1200, 3200, 7200]
