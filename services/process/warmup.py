@@ -29,8 +29,8 @@ import pyarrow as pa
 import operators.kernels
 import schemas.codecs.kernels
 from operators.autopilot.evidence import Arrivals, Evidence
-from operators.autopilot.join_sample import Share
-from operators.autopilot.search import cheapest_of_order, cheapest_plan, price
+from operators.autopilot.search import cheapest_of_order
+from operators.autopilot.survey import load_kernels
 from operators.data.tuples import FOREVER, Tuples
 from operators.engine.engine import Engine
 from operators.feedback.blacklist import Blacklist
@@ -43,7 +43,6 @@ from operators.juggler.predicates.order import ADAPTIVE, ORDERS
 from operators.juggler.routing.tuples_in_flight import ENCODINGS
 from operators.kernels.lattice import minimal_alive, note_matches
 from operators.kernels.partition import groups_of
-from operators.kernels.sampled import matching_pairs
 from operators.kernels.scan import OPS
 from operators.plan.plan import parse_plan
 from operators.state.checkpoint import blocks_by_time
@@ -314,13 +313,9 @@ def _spill() -> None:
 def _plans() -> None:
     """The search for the cheapest plan, by subsets and by intervals."""
     query = parse_program(_STREAMS + f"{_ALL} WINDOW RANGE 1 SECOND WHERE A.k = B.k AND B.v = C.v").queries[0]
-    share = Share(-1.0, -1.0, 0.1, ROWS)
-    pairs = {frozenset("AB"): share, frozenset("BC"): share}
-    known = Evidence(query, {alias: Arrivals(1.0, 1.0, 0.1) for alias in "ABC"}, pairs, frozenset(pairs))
-    price(known, cheapest_plan(known, parse_plan(_PLANS[0], query)))
+    load_kernels(query, parse_plan(_PLANS[0], query))
+    known = Evidence(query, {alias: Arrivals(1.0, 1.0, 0.1) for alias in "ABC"}, {}, frozenset())
     cheapest_of_order(known, ("A", "B", "C"))
-    hashes = np.arange(ROWS, dtype=np.uint64)
-    matching_pairs(hashes, hashes, ROWS)
 
 
 def _rows(stream: Stream, seed: int) -> list[bytes]:

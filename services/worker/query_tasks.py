@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from threading import Thread
 
 from operators.autopilot.autopilot import Limits, why_not
+from operators.autopilot.survey import load_kernels
 from operators.engine.engine import Engine
 from services.control.control_log import ControlLog
 from services.control.coordinator import QueryCoordination
@@ -86,6 +88,8 @@ class QueryTasks(TaskKind):
         if why := why_not(engine):
             start.log.info("the plan is not adapted", reason=why)
             return None
+        # Beside the task's start, which somebody may wait for.
+        Thread(target=load_kernels, args=(query, engine.plan), daemon=True).start()
         topics = ControlTopics.of(settings.group)
         if start.number != LEADER:
             return Surveyor(engine, start.number, self._control, topics.statistics)
