@@ -11,6 +11,7 @@ import numpy as np
 
 from operators.autopilot.autopilot import Autopilot
 from operators.engine.engine import Engine
+from operators.kernels.hashing import F64
 from operators.plan.choose import choose_plan, sample_statistics
 from operators.plan.plan import Join, Leaf, Plan
 from ops.bench.drift.scenarios import Phase, Scenario
@@ -54,15 +55,16 @@ class Contender:
 
     Attributes:
         seconds: processor time by epoch.
+        answers: by epoch, how much of it passed until the results were there; the rest is for measuring and deciding.
         plans: the plan by epoch.
         results: all results so far.
-        longest_s: the longest epoch during a change of plans.
     """
 
     name: str
     engine: Engine
     autopilot: Autopilot | None = None
     seconds: list[float] = field(default_factory=list)
+    answers: list[float] = field(default_factory=list)
     plans: list[str] = field(default_factory=list)
     results: int = 0
 
@@ -72,10 +74,20 @@ class Contender:
         for name, batch in batches.items():
             self.engine.push(name, 0, batch)
         self.results += len(self.engine.advance(cut))
+        self.answers.append(time.process_time() - began)
         if self.autopilot is not None:
             self.autopilot.observe()
         self.seconds.append(time.process_time() - began)
         self.plans.append(str(self.engine.plan))
+
+    def delays_ms(self) -> F64:
+        """Return (epochs,) the time from the end of each epoch until its results, if events come as fast as they are
+        dated: what is not done before the next epoch ends, that one waits for."""
+        found, behind_s = np.zeros(len(self.seconds)), 0.0
+        for number, (answer_s, whole_s) in enumerate(zip(self.answers, self.seconds, strict=True)):
+            found[number] = (behind_s + answer_s) * 1000
+            behind_s = max(behind_s + whole_s - EPOCH_MS / 1000, 0.0)
+        return found
 
 
 @dataclass(slots=True)
@@ -87,6 +99,7 @@ class Outcome:
         static: the names of the static plans.
         first: epochs before what is compared.
         swaps: epochs at which a phase began, from the second phase on.
+        phases: by epoch.
     """
 
     scenario: Scenario
@@ -94,15 +107,29 @@ class Outcome:
     static: tuple[str, ...]
     first: int
     swaps: list[int]
+    phases: list[Phase]
 
     def total(self, name: str, begin: int | None = None, end: int | None = None) -> float:
         """Return the processor seconds of a contender between two epochs."""
         return sum(self.contenders[name].seconds[self.first if begin is None else begin : end])
 
+    def clairvoyant_epochs(self) -> list[float]:
+        """Return the seconds, from epoch `first` on, of the best static plan of each phase, changed for free."""
+        bounds = [self.first, *self.swaps, len(self.contenders["adapt"].seconds)]
+        found: list[float] = []
+        for begin, end in pairwise(bounds):
+            best = min(self.static, key=lambda name: self.total(name, begin, end))
+            found += self.contenders[best].seconds[begin:end]
+        return found
+
     def clairvoyant(self) -> float:
         """Return the seconds of the best static plan of each phase, changed for free."""
-        bounds = [self.first, *self.swaps, len(self.contenders["adapt"].seconds)]
-        return sum(min(self.total(name, begin, end) for name in self.static) for begin, end in pairwise(bounds))
+        return sum(self.clairvoyant_epochs())
+
+    def regret_s(self, name: str) -> F64:
+        """Return what a contender has taken beyond the clairvoyant, from epoch `first` on, added up by epoch."""
+        own = np.array(self.contenders[name].seconds[self.first :])
+        return np.asarray(np.cumsum(own - np.array(self.clairvoyant_epochs())))
 
     def until_right(self) -> list[float]:
         """Return the windows from each swap until the plan is within 5% of the phase's best, by their own times."""
@@ -158,6 +185,22 @@ def connected_plans(scenario: Scenario) -> list[Plan]:
     return trees(scenario.names)
 
 
+def plan_of(scenario: Scenario, phase: Phase, settings: DriftSettings, seed: int) -> Plan:
+    """Return the plan that `weir run` chooses from a window's events of a phase."""
+    query = scenario.query(settings.window_ms)
+    sample = scenario.events(phase, 0, settings.window_ms, settings.window_ms, seed)
+    return choose_plan(query, sample_statistics(query, sample))
+
+
+def add_chosen(scenario: Scenario, settings: DriftSettings, seed: int, plans: list[Plan]) -> list[Plan]:
+    """Return plans with those that `weir run` chooses for each phase, so that the clairvoyant has good ones."""
+    by_shape = {shape_of(str(plan)): plan for plan in plans}
+    for phase in dict.fromkeys(scenario.at((part + 0.5) / PARTS) for part in range(PARTS)):
+        plan = plan_of(scenario, phase, settings, seed)
+        by_shape.setdefault(shape_of(str(plan)), plan)
+    return list(by_shape.values())
+
+
 def run(scenario: Scenario, settings: DriftSettings, seed: int, say: Callable[[str], None]) -> Outcome:
     """Run one scenario; every contender gets the same events.
 
@@ -169,16 +212,17 @@ def run(scenario: Scenario, settings: DriftSettings, seed: int, say: Callable[[s
     rng = np.random.default_rng(seed)
     if len(plans) > settings.plans:
         plans = [plans[n] for n in sorted(rng.choice(len(plans), settings.plans, replace=False))]
+        plans = add_chosen(scenario, settings, seed, plans)
     contenders = [Contender(str(plan), Engine(query, plan=plan)) for plan in plans]
     warm_ms = settings.window_ms + settings.window_ms // 2
-    sample = scenario.events(scenario.at(0.0), 0, settings.window_ms, settings.window_ms, seed)
-    chosen = choose_plan(query, sample_statistics(query, sample))
+    chosen = plan_of(scenario, scenario.at(0.0), settings, seed)
     adaptive = Engine(query, plan=chosen, clock=time.perf_counter)
     contenders.append(Contender("adapt", adaptive, Autopilot(adaptive)))
     contenders.append(Contender("off", Engine(query, plan=chosen)))
     contenders += [Contender(name, Engine(query, executor=name)) for name in settings.executors]
     whole_ms = warm_ms + settings.seconds * 1000
     swaps: list[int] = []
+    phases: list[Phase] = []
     last, flipped, changes = scenario.at(0.0), False, 0
     for number, begin in enumerate(range(0, whole_ms, EPOCH_MS)):
         share = max(begin - warm_ms, 0) / (whole_ms - warm_ms)
@@ -191,6 +235,7 @@ def run(scenario: Scenario, settings: DriftSettings, seed: int, say: Callable[[s
         if phase != last and scenario.name not in GRADUAL:
             swaps.append(number)
         last = phase
+        phases.append(phase)
         batches = scenario.events(phase, begin, EPOCH_MS, settings.window_ms, seed)
         for place in rng.permutation(len(contenders)):
             contenders[place].epoch(batches, begin + EPOCH_MS)
@@ -202,4 +247,5 @@ def run(scenario: Scenario, settings: DriftSettings, seed: int, say: Callable[[s
     if scenario.name in GRADUAL:
         first, length = warm_ms // EPOCH_MS, settings.seconds * 1000 // EPOCH_MS
         swaps = [first + length * n // PARTS for n in range(1, PARTS)]
-    return Outcome(scenario, {c.name: c for c in contenders}, tuple(map(str, plans)), warm_ms // EPOCH_MS, swaps)
+    by_name = {contender.name: contender for contender in contenders}
+    return Outcome(scenario, by_name, tuple(map(str, plans)), warm_ms // EPOCH_MS, swaps, phases)

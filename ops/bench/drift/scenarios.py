@@ -33,6 +33,8 @@ class Phase:
         fan_outs: by edge.
         zipf: the exponent of the distribution of values; 0 for a uniform one.
         offset: which values are frequent where they are skewed.
+        apart: by edge, by what share of the values those frequent in its second stream are apart from those in its
+            first; empty where they are the same.
         correlation: of the first two edges at their common stream: 1 if its tuples that may find partners by one edge
             are those that may by the other; 0 if independent. Fan-outs are the same.
     """
@@ -41,6 +43,7 @@ class Phase:
     fan_outs: tuple[float, ...]
     zipf: float = 0.0
     offset: int = 0
+    apart: tuple[float, ...] = ()
     correlation: float = 0.0
 
 
@@ -110,7 +113,9 @@ class Scenario:
         count = len(reach)
         if phase.zipf:
             rank = np.searchsorted(zipf_distribution(values, phase.zipf), rng.random(count))
-            drawn = (np.minimum(rank, values - 1) + phase.offset) % values
+            second = number == self.edges[edge][1]
+            apart = round(phase.apart[edge] * values) if phase.apart and second else 0
+            drawn = (np.minimum(rank, values - 1) + phase.offset + apart) % values
         else:
             drawn = rng.integers(0, values, count)
         drawn = drawn.astype(np.int64)
@@ -170,9 +175,14 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
     def wandering(at: float) -> Phase:
         return Phase(even, (0.0005, 0.002, 0.005), zipf=0.8, offset=37 * int(at * phases))
 
+    def frequent(at: float) -> Phase:
+        same = min(int(at * phases), phases - 1) % 3
+        return Phase(even, (1.0,) * 3, zipf=1.2, apart=tuple(0.0 if edge == same else 0.5 for edge in range(3)))
+
     # The number of values stays when the rates swap.
     slow, fast, rare = rate / 40, rate * 4, (0.125, 1.0, 5.0)
     few = (rate / 4,) * 4
+    wide = (0.05, 0.2, 0.5, 1.0, 1.0, 2.0, 4.0)
     rising, opposite = (0.05, 0.2, 1.0, 4.0, 8.0), (0.2, 8.0, 8.0, 8.0, 8.0, 40.0)
     steady = Phase(even, star)
     return [
@@ -236,5 +246,29 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
             4,
             alternating(steady, Phase(even, turned), 2),
             adversary=True,
+        ),
+        Scenario(
+            "three",
+            "selectivities of a chain of three swap",
+            "chain",
+            3,
+            alternating(Phase((rate,) * 3, (0.1, 20.0)), Phase((rate,) * 3, (20.0, 0.1)), phases),
+            phases,
+        ),
+        Scenario(
+            "eight",
+            "selectivities of a star of eight swap",
+            "star",
+            8,
+            alternating(Phase((rate,) * 8, wide), Phase((rate,) * 8, wide[::-1]), phases),
+            phases,
+        ),
+        Scenario(
+            "frequent",
+            "in turn one stream has the frequent keys of the common one (Zipf, 1.2)",
+            "star",
+            4,
+            frequent,
+            phases,
         ),
     ]

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from ops.bench.measuring.figures import Figure
 
 PANEL_INCHES = (6.0, 4.2)
+LOW_PANEL_INCHES = (9.0, 2.4)
+"""Of panels that are stacked."""
+
 MARKERS = "osv^Dxp*"
 """One marker per curve, so that curves can be distinguished without colours."""
 
@@ -25,16 +28,17 @@ def missing() -> str:
 
 
 def draw(figure: Figure, path: Path) -> Path:
-    """Draw a figure's panels side by side; returns the file."""
+    """Draw a figure's panels, side by side or stacked; returns the file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    width, height = PANEL_INCHES
-    canvas = Canvas(figsize=(width * max(1, len(figure.panels)), height), layout="constrained")
+    width, height = LOW_PANEL_INCHES if figure.stacked else PANEL_INCHES
+    rows, columns = (len(figure.panels), 1) if figure.stacked else (1, max(1, len(figure.panels)))
+    canvas = Canvas(figsize=(width * columns, height * rows), layout="constrained")
     FigureCanvasAgg(canvas)
     canvas.suptitle(figure.title, fontsize=11)
     for place, panel in enumerate(figure.panels, start=1):
-        axes = canvas.add_subplot(1, len(figure.panels), place)
+        axes = canvas.add_subplot(rows, columns, place)
         for k, series in enumerate(panel.series):
             marker = MARKERS[k % len(MARKERS)] if len(series.x) < MANY_POINTS else None
             middle = [spread.median for spread in series.y]

@@ -79,6 +79,7 @@ class Figure:
         how: what is timed or counted, over which data, in sentences.
         table: lines of text, the first of which is the heading, for figures that curves cannot show.
         differs: how the shape differs from the paper's and why; empty where it does not.
+        stacked: whether the chart has the panels one below the other, as those over time.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Figure:
     claims: list[Claim] = field(default_factory=list)
     table: list[tuple[str, ...]] = field(default_factory=list)
     differs: str = ""
+    stacked: bool = False
 
     def claim(
         self,

@@ -44,7 +44,7 @@ class Clocked:
 
 
 class Progress:
-    """Shows on a terminal what is being measured; silent in a pipe."""
+    """Shows on a terminal what is being measured; in a pipe only what `tell` prints."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -62,6 +62,10 @@ class Progress:
         """Show the current step."""
         if self._console.is_terminal:
             self._status.update(text)
+
+    def tell(self, text: str) -> None:
+        """Print a line that stays, also in a pipe: a long benchmark has come this far."""
+        self._console.print(text, highlight=False)
 
 
 def repeat(runs: int, label: str, progress: Progress, run: Callable[[], T]) -> list[T]:

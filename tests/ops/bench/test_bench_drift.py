@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ops.bench.drift.figures import QUICK, bench_drift
-from ops.bench.drift.runs import connected_plans, shape_of
+from ops.bench.drift.runs import Contender, Outcome, add_chosen, connected_plans, shape_of
 from ops.bench.drift.scenarios import APART, Phase, Scenario, scenarios
 from ops.bench.measuring.measure import Progress
 from schemas.errors import UsageError
@@ -77,17 +77,50 @@ def test_static_plans_are_all_trees_without_cross_products() -> None:
 def test_a_scenario_is_drawn(tmp_path: Path) -> None:
     with Progress() as progress:
         suite = bench_drift(TINY, progress, 2)
-        with pytest.raises(UsageError, match="there are 12"):
-            bench_drift(TINY, progress, 13)
+        with pytest.raises(UsageError, match="there are 15"):
+            bench_drift(TINY, progress, 16)
     assert [figure.name for figure in suite.figures] == ["drift-00", "drift-02"]
     assert [line[0] for line in suite.figures[0].table] == ["scenario", "abrupt"]
     suite.write(tmp_path)
     assert "abrupt" in (tmp_path / "drift.md").read_text()
 
 
+def test_what_is_not_done_in_an_epoch_delays_the_next() -> None:
+    contender = Contender("some", None)  # type: ignore[arg-type]
+    contender.answers = [0.02, 0.25, 0.01, 0.01]
+    contender.seconds = [0.03, 0.25, 0.03, 0.01]
+    assert contender.delays_ms().tolist() == pytest.approx([20.0, 250.0, 160.0, 90.0])
+
+
+def test_regret_adds_up_what_the_best_plan_of_each_phase_does_not_take() -> None:
+    names = ("one", "other", "adapt")
+    contenders = {name: Contender(name, None) for name in names}  # type: ignore[arg-type]
+    for name, seconds in zip(names, ([9.0, 1.0, 1.0, 4.0], [9.0, 3.0, 3.0, 2.0], [9.0, 3.0, 1.0, 3.0]), strict=True):
+        contenders[name].seconds = seconds
+    outcome = Outcome(named("abrupt"), contenders, ("one", "other"), 1, [3], [])
+    assert outcome.clairvoyant_epochs() == [1.0, 1.0, 2.0]
+    assert outcome.clairvoyant() == 4.0
+    assert outcome.regret_s("adapt").tolist() == [2.0, 2.0, 3.0]
+
+
+def test_frequent_keys_are_shared_with_one_stream_at_a_time() -> None:
+    scenario = named("frequent")
+    for share, shared in ((0.1, 0), (0.3, 1), (0.6, 2)):
+        found = [fan_out(scenario, scenario.at(share), edge) for edge in range(3)]
+        others = [value for edge, value in enumerate(found) if edge != shared]
+        assert found[shared] > 100 * max(others)
+
+
+def test_where_plans_are_drawn_those_that_suit_a_phase_are_among_them() -> None:
+    scenario = named("eight")
+    drawn = add_chosen(scenario, TINY, 1, [])
+    assert len(drawn) == 2, "one for either phase"
+    assert add_chosen(scenario, TINY, 1, drawn) == drawn
+
+
 @pytest.mark.deep
 def test_every_scenario_is_drawn() -> None:
     with Progress() as progress:
         suite = bench_drift(TINY, progress)
-    assert len(suite.figures) == 13
+    assert len(suite.figures) == 16
     assert all(figure.panels for figure in suite.figures[1:])
