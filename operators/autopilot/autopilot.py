@@ -339,7 +339,11 @@ class Autopilot:
         decision = self.decisions.get(pending.number)
         if after_s is None or not pending.before_s or decision is None:
             return
-        measured = Effect(1 - after_s / pending.before_s, record.comparisons * MAKE_S, record.longest_silence_s)
+        cost_s = record.comparisons * MAKE_S
+        if self._engine.spills:
+            # What was spilled has been read back and rebuilt before the change began, which it does not count.
+            cost_s = max(cost_s, record.longest_silence_s)
+        measured = Effect(1 - after_s / pending.before_s, cost_s, record.longest_silence_s)
         self.decisions[pending.number] = replace(decision, strategy=record.strategy, measured=measured)
         self.account = charged(self.account, measured.cost - pending.cost_s)
 
@@ -377,11 +381,9 @@ def why_not(engine: Engine) -> str:
     """Return why the plan of an engine is not adapted; empty if it is."""
     query = engine.query
     if query.subtracted:
-        return "EXCEPT subtracts in the order that was chosen at the start"
+        return "it is not measured how many tuples EXCEPT leaves in which order"
     if len(query.sources) < 3:
         return "a join of two inputs has one plan"
     if engine.executor != "xjoin":
         return f"{engine.executor} keeps no tree of joins"
-    if engine.spills:
-        return "a change of plans with a memory budget reads back all that was spilled, which is not priced"
     return ""

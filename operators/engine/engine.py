@@ -447,9 +447,10 @@ class Engine(IntakeMethods):
             self._feedback.release_all(at)
             self._former_edges = merged_edges(self._former_edges, self._feedback.edges())
             self._feedback = None
-        if self._spills is not None and self._schedule.due(at):
-            self._rebuild_spilled(at)
-        self._executor = self._schedule.step(self._executor, at)
+        if self._spills is not None and self._spills.has_backlog and self._schedule.due(at):
+            self._rebuild_spilled(self._spills, at)
+        else:
+            self._executor = self._schedule.step(self._executor, at)
         if self._spills is not None:
             self._spills.attach(self._executor, at)
         has_backlog = self._spills is not None and self._spills.has_backlog
@@ -655,16 +656,13 @@ class Engine(IntakeMethods):
         expired = min(self.horizon(stream) for stream in self._streams) - 1
         return expired if self._spills is None else self._spills.needed_from(expired)
 
-    def _rebuild_spilled(self, at: int) -> None:
+    def _rebuild_spilled(self, spills: PlanSpilling, at: int) -> None:
         """Before a change of plans, produce all pending results, and rebuild spilled states by the new plan.
 
         A migration strategy takes over states in memory. Where states are partly spilled, all living tuples are read
         back, and the new plan processes them from empty states, within the budget. Their results are discarded, since
         they are known already.
         """
-        spills = self._spills
-        if spills is None or not spills.has_backlog:
-            return
         spills.clean(at)
         if self.durable:
             self._durability.retain(self._sources)
@@ -676,9 +674,9 @@ class Engine(IntakeMethods):
         for name in self._streams:
             # Tuples keep their numbers, which ROWS windows count and snapshots contain.
             self._sources.stores[name].begin_at(living[name][0] if name in living else before.stores[name].hi)
+        self._schedule.rebuild(self._executor, at)
         self._executor = executor_of(self.executor, self._sources, self._executor.plan, None)
         self._load(self._tables)
-        self._schedule.rebuild(at)
         self._executor = self._schedule.step(self._executor, at)
         spills.attach(self._executor, at, delivered=at)
         if self._aggregator is not None:

@@ -14,6 +14,9 @@ that exceeds the limits least stays.
 3. Strategies that are worse by a factor below CLEARLY_WORSE, or by less than the absolute margins, count as equally
 good: the model is no finer. Of these the one that ends first is chosen, then the one that is first in PREFERENCE.
 
+Where every task has spilled states for its memory budget, there is no choice: all states are rebuilt at the cut, which
+is called moving-state.
+
 A running migration that may be overlapped (JISC 4.5) leaves no choice: any other strategy would wait for its end.
 
 The choice takes a few milliseconds for a handful of sources and a tenth of a second for a hundred, at the cut.
@@ -56,6 +59,8 @@ SAME_TUPLES = 1_000.0
 PREFERENCE = ("jisc", "moving-state", "hybmig-bsc", "hybmig", "ghm", "gms", "gpt", "parallel-track")
 """Among equally good strategies, the one that depends least on the model being right comes first: JISC computes only
 what turns out to be needed."""
+
+MOVING_STATE = "moving-state"
 
 Preference = Literal["work", "silence", "memory"]
 PREFERENCES: tuple[Preference, ...] = ("work", "silence", "memory")
@@ -168,6 +173,9 @@ def advise(
         except UsageError as error:
             refused[name] = str(error)
     able = [name for name in PREFERENCE if name in STRATEGIES and name not in refused]
+    rebuilt = all(one.spill is not None and one.spill.on_disk_tuples for one in observed)
+    if rebuilt and MOVING_STATE in able:
+        able = [MOVING_STATE]
     costs = [CostOfMigration(query, old, new, one, executor=executor, load=load) for one in observed]
     pace = max(cost.pace for cost in costs)
     predictions = {name: together([cost.prediction(name) for cost in costs]) for name in able}
@@ -181,6 +189,7 @@ def advise(
     over = {p.strategy: why for p in predictions.values() if (why := _over(p, longest_s, most))}
     left = [p for p in predictions.values() if p.strategy not in over]
     within = f"within {seconds(longest_s)} of silence and {most:,.0f} tuples beside the new plan's"
+    within += ", with all that was spilled to be read back" if rebuilt else ""
     if not left:
         chosen = min(predictions.values(), key=lambda p: max(p.silence_s / longest_s, p.beside_tuples / most))
         reason = f"none stays {within}; this one is nearest"

@@ -20,7 +20,10 @@ Executors without intermediate states (M-Join, eddy) have nothing to migrate: th
 parallel-track cost nothing. The expected error is a factor, as for any textbook model; the choice is meant for
 strategies that are far apart.
 
-Known limits: the model assumes uniform keys (a skewed key makes more tuples) and steady rates, and ignores spilling.
+Where a memory budget has spilled states, a change of plans joins what is pending, and runs the new plan over all living
+tuples at the cut, whatever the strategy (`Engine._rebuild_spilled`).
+
+Known limits: the model assumes uniform keys (a skewed key makes more tuples) and steady rates.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from operators.data.statistics import EngineStatistics
+from operators.data.statistics import EngineStatistics, SpillStatistics
 from operators.migration.black_box import PIECE_TUPLES
 from operators.migration.hybmig import SLICE_OLD_TUPLES
 from operators.migration.jisc.strategy import COUNTED_PER_TUPLE, COUNTED_TUPLES
@@ -38,6 +41,7 @@ from operators.migration.sizes import (
     COUNT_S,
     ENTER_S,
     PROBE_S,
+    READ_S,
     SLICE_S,
     Aliases,
     Sizes,
@@ -126,6 +130,7 @@ class CostOfMigration:
         self._all_computed = total([sizes.computing(join) for join in self.new])
         self._kept = {sizes.signature(join, side) for join, side, _ in _inputs(self.new)}
         self._window_s = sizes.longest_s
+        self._rebuilding_s = self._rebuilt_s(observed.spill, observed.state_tuples)
 
     def prediction(self, strategy: str) -> Prediction:
         """Return the expected cost of a strategy.
@@ -133,6 +138,9 @@ class CostOfMigration:
         Raises:
             KeyError: No strategy has this name.
         """
+        if self._rebuilding_s:
+            took_s = self._rebuilding_s * self.pace
+            return Prediction(strategy, self.slice_s + took_s, 0.0, 0.0, took_s, 0.0)
         make: dict[str, Callable[[], Prediction]] = {
             "moving-state": self._moving_state,
             "parallel-track": self._parallel_track,
@@ -167,6 +175,14 @@ class CostOfMigration:
         return Prediction(strategy, silence, work.comparisons, extra, seconds, duration_s * 1000, beside_tuples)
 
     # --- What they are made of ------------------------------------------------------------------------
+
+    def _rebuilt_s(self, spill: SpillStatistics | None, in_memory: int) -> float:
+        """The seconds to join what is pending, and to rebuild states that are partly on disk; 0 if none is."""
+        if spill is None or not spill.on_disk_tuples:
+            return 0.0
+        pending = spill.on_disk_tuples / (spill.on_disk_tuples + in_memory)
+        joining_s = (self.old_work.seconds * pending + self.new_work.seconds) * self._window_s
+        return joining_s + spill.on_disk_tuples * READ_S
 
     def _moved(self) -> Work:
         """Work to re-index complete states whose other side is new."""
@@ -339,9 +355,7 @@ class CostOfMigration:
         calls = min(present, probing * sizes.life_s(frozenset(join.aliases)), self.slices_per_s * self._window_s)
         work = whole * share + Work(0.0, begun_s + size.living * COUNT_S + calls * CALL_S)
         until = self._window_s if demanded < 0.999 else math.log(max(present, 2.0)) * values / max(probing, 1e-9)
-        return _Completing(
-            work, begun_s + whole.seconds * first, made * kept, min(until, self._window_s), size.living
-        )
+        return _Completing(work, begun_s + whole.seconds * first, made * kept, min(until, self._window_s), size.living)
 
     def _asked(self, parent: Join, side: int, join: Join) -> tuple[tuple[Operand, ...], float]:
         """Return the columns by which entries of a state are requested (`migration.jisc.demand`), and their number of

@@ -110,9 +110,12 @@ class Schedule:
         """Return whether `step` may start a migration at this cut."""
         return any(record.began_at is None and record.cut <= cut for record in self.records)
 
-    def rebuild(self, cut: int) -> None:
+    def rebuild(self, executor: Executor, cut: int) -> None:
         """Let migrations that may start at this cut rebuild all states, whatever strategy was requested, because the
-        present states are incomplete."""
+        present states are incomplete. The work of the executor that is replaced stays counted."""
+        if self._active is None:
+            self._ended_comparisons += executor.comparisons()
+            self._ended_intermediate_results += executor.intermediate_results()
         for record in self.records:
             if record.began_at is None and record.cut <= cut:
                 record.strategy = "moving-state"

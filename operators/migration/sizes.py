@@ -34,6 +34,8 @@ SCAN_S = 11e-9
 """Checking a pair in a nested loop."""
 COUNT_S = 110e-9
 """Counting a key: JISC counts a state's keys, a piece per slice."""
+READ_S = 1e-6
+"""Reading a spilled tuple, and storing it again."""
 CALL_S = 70e-6
 """The fixed cost of calling a join."""
 SLICE_S = 200e-6

@@ -17,27 +17,17 @@ from operators.autopilot.rule import Terms
 from operators.engine.engine import Engine
 from operators.migration.advise import PREFERENCES, Goal
 from operators.plan.plan import parse_plan
+from operators.spill.spilling import MemoryBudget
 from schemas.columns import Batch, Column
 from schemas.query import Type
 from tests import oracle
 from tests.cases import Case, cases, plan
 from tests.feeding import canonical, engine_of, feed, to_rows
-from tests.hasty import always_another, hasty
+from tests.hasty import always_another, hasty, observed
 from tests.operators.migrating import joined
+from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.tiny import chain, query
 from tests.profiles import PROPERTY
-
-
-def observed(engine: Engine, autopilot: Autopilot) -> None:
-    """Let the autopilot look after every advance of an engine."""
-    advance = engine.advance
-
-    def advanced(cut: int | None = None) -> Batch:
-        found = advance(cut)
-        autopilot.observe()
-        return found
-
-    engine.advance = advanced  # type: ignore[method-assign]
 
 
 @PROPERTY
@@ -96,9 +86,10 @@ def events(number: int, distinct: dict[str, int], each: int = SECOND) -> dict[st
     }
 
 
-def star(text: str = "(((A B) C) D)") -> Engine:
+def star(text: str = "(((A B) C) D)", budget: MemoryBudget | None = None) -> Engine:
     given = joined(STAR, window=f"[RANGE {WINDOW_MS} ms]")
-    return Engine(given, plan=parse_plan(text, given))
+    blocks = None if budget is None else MemoryBlocks()
+    return Engine(given, plan=parse_plan(text, given), budget=budget, blocks=blocks)
 
 
 def run(engine: Engine, seconds: int, distinct: Callable[[int], dict[str, int]]) -> list[dict[str, object]]:
@@ -217,6 +208,37 @@ def test_a_change_over_the_limit_of_silence_is_not_made() -> None:
         run(engine, 10, first_swap)
     assert not engine.migrations
     assert any("none stays within" in one.reason for one in autopilot.adaptations)
+
+
+def test_with_a_budget_that_suffices_changes_are_made_as_without_one() -> None:
+    engine = star("(((A D) C) B)", MemoryBudget(1 << 30, "local-output"))
+    observed(engine, Autopilot(engine))
+    run(engine, 10, first_swap)
+    assert frozenset("AB") in joins_of(str(engine.plan))
+
+
+def test_with_spilled_states_a_change_waits_until_the_pause_that_it_causes_is_allowed() -> None:
+    given = star()
+    without = run(given, 11, first_swap)
+    budget = MemoryBudget(given.statistics().state_bytes * 6 // 10, "local-output")
+    without += run_on(given, 11, 11, first_swap)
+    found = {}
+    for silence_s in (0.01, 60.0):
+        engine = star(budget=budget)
+        autopilot = Autopilot(engine, Limits(Goal(silence_s=silence_s)))
+        observed(engine, autopilot)
+        rows = run(engine, 22, first_swap)
+        engine.clean()
+        rows += [row for batch in engine.cleaned() for row in to_rows(batch)]
+        assert canonical(rows) == canonical(without)
+        found[silence_s] = engine, autopilot
+    waiting, autopilot = found[0.01]
+    assert not waiting.migrations
+    assert any("none stays within" in one.reason for one in autopilot.adaptations)
+    changed, autopilot = found[60.0]
+    (made,) = (one for one in autopilot.adaptations if one.made)
+    assert made.strategy == "moving-state"
+    assert frozenset("AD") in joins_of(str(changed.plan))
 
 
 def test_decisions_are_the_same_in_every_run() -> None:

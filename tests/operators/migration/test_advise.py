@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.data.statistics import EngineStatistics
+from operators.data.statistics import EngineStatistics, SpillStatistics
 from operators.engine.engine import Engine
 from operators.migration.advise import PREFERENCE, Goal, advise, seconds
 from operators.migration.cost import CostOfMigration
@@ -194,6 +194,27 @@ def test_where_nothing_is_good_enough_the_nearest_is_taken() -> None:
     impossible = advice_for(bound, replace(observed(bound), busy_s=1e-9), goal=Goal(silence_s=1e-12))
     assert impossible.reason.startswith("none stays within")
     assert set(impossible.over) == set(STRATEGIES) - {impossible.strategy}
+
+
+def test_what_was_spilled_is_rebuilt_at_the_cut_whatever_the_strategy() -> None:
+    bound = four()
+    statistics = replace(observed(bound), busy_s=1e-6)
+    spill = SpillStatistics("local-output", 1 << 20)
+    nothing = advice_for(bound, replace(statistics, spill=spill))
+    assert nothing.over == {}
+    assert nothing.predictions == advice_for(bound, statistics).predictions
+    spilled = replace(statistics, spill=replace(spill, on_disk_tuples=2000))
+    found = advice_for(bound, spilled)
+    (only,) = found.predictions
+    assert only.strategy == "moving-state"
+    assert (only.duration_ms, only.comparisons) == (0, 0)
+    assert only.work_s > next(p.work_s for p in nothing.predictions if p.strategy == "moving-state") + 0.002
+    assert only.silence_s > only.work_s
+    assert "read back" in found.reason
+    plans = parse_plan(OLD, bound), parse_plan(NEW, bound)
+    both = advise(bound, *plans, [statistics, spilled], executor="xjoin")
+    assert len(both.predictions) == len(nothing.predictions), "the other task has a choice"
+    assert {p.strategy: p.silence_s for p in both.predictions}["jisc"] >= only.silence_s
 
 
 def test_preferences() -> None:

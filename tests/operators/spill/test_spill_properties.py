@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.autopilot.autopilot import Autopilot, why_not
 from operators.engine.engine import Engine
+from operators.migration.advise import PREFERENCES
 from operators.migration.strategies import STRATEGIES as MIGRATIONS
 from operators.plan.plan import parse_plan
 from operators.spill.spilling import MemoryBudget
@@ -18,8 +20,9 @@ from operators.spill.strategies import STRATEGIES
 from schemas.language.program import parse_program
 from schemas.query import Window
 from tests import oracle
-from tests.cases import Case, cases
+from tests.cases import Case, cases, plan
 from tests.feeding import canonical, engine_of, feed, to_rows
+from tests.hasty import always_another, hasty, observed
 from tests.operators.migrating import changes_of
 from tests.operators.migration.test_migration_properties import dense_cases
 from tests.operators.spill.memory_blocks import MemoryBlocks
@@ -92,6 +95,25 @@ def test_nothing_is_lost_or_doubled_when_plans_change(
     for cut, to, strategy in changes:
         task.migrate(to, strategy, cut)
     found = feed(task, case.rows, case.push_sizes, case.epoch_ms)
+    task.clean()
+    found += [row for batch in task.cleaned() for row in to_rows(batch)]
+    assert canonical(found) == canonical(oracle.results(case.query, case.given))
+
+
+@PROPERTY
+@given(SPILLABLE, BUDGETS, st.booleans(), st.data())
+def test_nothing_is_lost_or_doubled_when_weir_changes_plans(
+    case: Case, budget: MemoryBudget, feedback: bool, data: st.DataObject
+) -> None:
+    task = engine_of(case, budget=budget, blocks=MemoryBlocks(), feedback=feedback)
+    if why_not(task):
+        return
+    observed(task, Autopilot(task, hasty(data.draw(st.sampled_from(PREFERENCES))), look_always=True))
+    aliases = tuple(source.alias for source in case.query.sources)
+    plans = data.draw(st.lists(plan(aliases), min_size=1, max_size=5))
+    turn = iter(range(1_000_000))
+    with always_another(lambda running: plans[next(turn) % len(plans)]):
+        found = feed(task, case.rows, case.push_sizes, case.epoch_ms)
     task.clean()
     found += [row for batch in task.cleaned() for row in to_rows(batch)]
     assert canonical(found) == canonical(oracle.results(case.query, case.given))
