@@ -19,7 +19,19 @@ from operators.autopilot.adaptation import Adaptation, Effect
 from operators.autopilot.changes import Changes, EngineChanges
 from operators.autopilot.evidence import together
 from operators.autopilot.pace import RECENT
-from operators.autopilot.rule import Account, Prices, Terms, accrue, charged, is_better, noticed, paid, settled, verdict
+from operators.autopilot.rule import (
+    Account,
+    Prices,
+    Terms,
+    accrue,
+    charged,
+    is_better,
+    noticed,
+    paid,
+    pays_after_s,
+    settled,
+    verdict,
+)
 from operators.autopilot.search import PlanPrices, cheapest_plan, squared_error
 from operators.autopilot.survey import Survey, Surveyed
 from operators.engine.engine import Engine, Work
@@ -147,6 +159,7 @@ class Autopilot:
         self._at: int | None = None
         self._arrived = 0
         self._until: int | None = None
+        self._pays_at: int | None = None
         self._heard: list[Surveyed] | None = _NOBODY
         self._pending: _Pending | None = None
         self._recent: deque[Work] = deque(maxlen=KEPT_COUNTERS)
@@ -170,7 +183,7 @@ class Autopilot:
         """Look at the engine, if it is time; measure, if that is worth it; change the plan, if that pays."""
         engine, others = self._engine, self._others()
         work = self._survey.look(awaited=self._pending is not None)
-        due = self._until is not None and self._at is not None and self._at < self._until <= engine.cut
+        due = self._is_reached(self._until) or self._is_reached(self._pays_at)
         if work is None and others is self._heard and not due:
             return
         work, self._heard = work or engine.work, others
@@ -190,11 +203,16 @@ class Autopilot:
         if own is None or others is None:
             return
         if measured or not _same([own, *others], self._weighed):
-            self._weigh([own, *others], self._survey.changed_ms / 1000 if measured else 0.0)
+            changed_s = self._survey.changed_ms / 1000 if measured else 0.0
+            self._weigh([own, *others], changed_s)
             if measured and self._prices is not None:
-                self.account = noticed(self.account, self._prices, self._survey.lost_s, self._limits.terms)
+                self.account = noticed(self.account, self._prices, self._survey.lost_s, changed_s, self._limits.terms)
         if self._knows_all(own, others, measured=measured):
             self._decide()
+
+    def _is_reached(self, until: int | None) -> bool:
+        """Return whether an event time has come since the last call."""
+        return until is not None and self._at is not None and self._at < until <= self._engine.cut
 
     def _passed_s(self, work: Work) -> float:
         """Return the event time since the last call, at the measured rates: in a pause of the input none passes."""
@@ -260,11 +278,14 @@ class Autopilot:
     def _decide(self) -> None:
         """Change to the best plan if that has paid; keep one record of it, and another if it changes."""
         prices, advice, terms = self._prices, self._advice, self._limits.terms
+        self._pays_at = None
         if prices is None or advice is None or not is_better(prices, terms):
             return
         cost_s = self._cost_s(advice)
         found = verdict(self.account, prices, cost_s, terms)
         reason, made = found.reason, found.change
+        if not made:
+            self._pays_at = self._engine.cut + math.ceil(1000 * pays_after_s(self.account, prices, cost_s, terms))
         if made and advice.exceeds:
             reason, made = f"{advice.strategy}: {advice.reason}", False
         if made and self._mode == "advise":

@@ -29,18 +29,24 @@ class Watch:
         self._base = {}
 
     def drifted(self, now: Work) -> bool:
-        """Return whether some ratio since the last call differs from that since the last `rebase`."""
+        """Return whether some ratio since the last call differs from that since the last `rebase`.
+
+        What has come and been done meanwhile counts as usual for later calls, unless it differs.
+        """
         before, self._before = self._before, now
         if before is None or now.cut <= before.cut:
             return False
-        found = False
-        for name, (count, of) in _ratios(before, now).items():
+        found, ratios = False, _ratios(before, now)
+        for name, (count, of) in ratios.items():
             known, known_of = self._base.get(name, (0.0, 0.0))
             if known_of and of:
                 difference = abs(math.log((count + 0.5) / of) - math.log((known + 0.5) / known_of))
                 error = math.sqrt(1 / (known + 1) + 1 / (count + 1))
                 found = found or difference > max(CLEARLY, ERRORS * error)
-            self._base[name] = known + count, known_of + of
+        if not found:
+            for name, (count, of) in ratios.items():
+                known, known_of = self._base.get(name, (0.0, 0.0))
+                self._base[name] = known + count, known_of + of
         return found
 
 

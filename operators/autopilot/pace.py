@@ -85,6 +85,7 @@ class Pace:
         self.lost_s = 0.0
         self.after_change = False
         self.grown_ms = 0
+        self._grew = False
         self._enough = self._unsure = 1.0
         self._to_measure_s = FIRST * measure_s
 
@@ -94,8 +95,10 @@ class Pace:
         passed = 0 if self._at is None else at - self._at
         self._at = at
         if self._measured is not None and passed > 0:
-            usual = seconds / passed if self._usual_s is None else min(self._usual_s, seconds / passed)
-            self._usual_s = usual
+            if self._usual_s is None or (self._growth is None and seconds / passed < self._usual_s):
+                # Looks during a growth are close together, so that each shows less work, and the least of it varies.
+                self._usual_s = seconds / passed
+            usual = self._usual_s
             beyond_s = max(seconds - UNUSUAL * usual * passed, 0.0)
             self._beyond_s += beyond_s
             if beyond_s > 0:
@@ -121,11 +124,16 @@ class Pace:
         """
         if better:
             self._enough = 1.0
-        elif self.after_change:
+        elif self._grew:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
         if self._measured is not None and (self.after_change or not sure):
             self._follow_up = self._measured + int(FOLLOW_UP_WINDOWS * self._window_ms * self._unsure)
         self._unsure = 1.0 if sure else 2.0 * self._unsure
+
+    @property
+    def growing(self) -> bool:
+        """Whether the work is beyond the usual, so that a measurement may soon be worth it."""
+        return self._growth is not None
 
     @property
     def _recent_ms(self) -> int:
@@ -152,7 +160,7 @@ class Pace:
         self._first = at if self._first is None else self._first
         if at - self._first < FIRST_SHARE * self._window_ms:
             return False
-        self.after_change = False
+        self.after_change = self._grew = False
         if self._measured is not None:
             apart_ms = self._window_ms // 2 if drifted else self._window_ms
             kept_s = self.measure_s * (1.0 if drifted else SAVED)
@@ -169,6 +177,7 @@ class Pace:
             if due:
                 self._follow_up = None
             self.after_change = (lost or drifted) and not due
+            self._grew = lost and not due
         self._measured = at
         self.lost_s = self._beyond_s
         self.grown_ms = 0 if self._growth is None else at - self._growth[0]

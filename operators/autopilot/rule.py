@@ -134,15 +134,23 @@ def settled(account: Account, before: Prices, after: Prices, changed_s: float) -
     return replace(account, saved=account.saved + saving, unsettled=0.0, late=late)
 
 
-def noticed(account: Account, prices: Prices, lost_s: float, terms: Terms) -> Account:
-    """Return the account after a growth of the work has been noticed, which began earlier.
+def noticed(account: Account, prices: Prices, lost_s: float, changed_s: float, terms: Terms) -> Account:
+    """Return the account after a change of the data has been noticed, which began earlier.
 
     Args:
         lost_s: the work beyond the usual since then. The best plan would have saved its share of that.
+        changed_s: how long the running plan's work has been seen to differ, in seconds of event time. The best plan
+            would have saved as much per second as it does now.
     """
     if not is_better(prices, terms):
         return account
-    return replace(account, excess=account.excess + lost_s * (1.0 - prices.best / prices.running))
+    lost_s = max(lost_s * (1.0 - prices.best / prices.running), (prices.running - prices.best) * changed_s)
+    return replace(account, excess=account.excess + lost_s)
+
+
+def pays_after_s(account: Account, prices: Prices, cost_s: float, terms: Terms) -> float:
+    """Return the seconds of event time until a change that is better has paid for itself, at these prices."""
+    return max(terms.factor * cost_s - account.excess, 0.0) / (prices.running - prices.best)
 
 
 def paid(account: Account, cost_s: float) -> Account:

@@ -35,6 +35,9 @@ LOOK_AFTER_S = 0.01
 STEADY_WINDOWS = 2
 """Before so many windows have passed, the work per tuple grows while states fill, and is not compared."""
 
+SIGHTINGS = 2
+"""Looks in a row that must find drift. The second one comes soon after the first."""
+
 BETTER = 0.05
 """A plan that saves less than this share of the work is not what a measurement was made for."""
 
@@ -118,7 +121,7 @@ class Survey:
         self._looks = False
         self._looked_at = 0
         self._drifted_at: int | None = None
-        self._drifted_ms = 0
+        self._drifted_ms = self._sightings = 0
         self._apart: frozenset[str] | None = None
 
     @property
@@ -132,6 +135,7 @@ class Survey:
         if at <= 0 or (self._at is not None and at <= self._at):
             return None
         busy_s = engine.busy_s
+        awaited = awaited or self._pace.growing or self._sightings == 1
         waits = self._at is not None and not self._always and not awaited
         if busy_s and waits and busy_s - self._busy_s < LOOK_AFTER_S:
             return None
@@ -150,8 +154,11 @@ class Survey:
         self._pace.work(self._done_s, at)
         self._looks = self._pace.looks(at) or self._always
         if self._looks and at - self._first >= STEADY_WINDOWS * self.window_ms:
-            if self._watch.drifted(work) and self._drifted_at is None:
-                self._drifted_at = self._looked_at
+            if not self._watch.drifted(work):
+                self._drifted_at, self._sightings = None, 0
+            else:
+                self._drifted_at = self._looked_at if self._drifted_at is None else self._drifted_at
+                self._sightings += 1
             self._looked_at = at
         return work
 
@@ -207,7 +214,7 @@ class Survey:
             return False
         engine, began_s = self._engine, self._engine.clock()
         recent_ms = max(self.window_ms // RECENT, LEAST_RECENT_MS)
-        drifted = self._drifted_at is not None and at - self._drifted_at >= recent_ms
+        drifted = self._drifted_at is not None and at - self._drifted_at >= recent_ms and self._sightings >= SIGHTINGS
         if not (self._always or self._pace.measures(at, drifted=drifted)):
             return False
         evidence, sampled = self._evidence(recent_ms)
@@ -215,7 +222,7 @@ class Survey:
             return False
         self._watch.rebase()
         self._drifted_ms = 0 if self._drifted_at is None else at - self._drifted_at
-        self._drifted_at = None
+        self._drifted_at, self._sightings = None, 0
         self._factors = self._learning.factors
         evidence = replace(evidence, units=self._learning.units())
         best = engine.plan

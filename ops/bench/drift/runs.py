@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from operators.autopilot.autopilot import Autopilot
+from operators.autopilot.survey import load_kernels
 from operators.engine.engine import Engine
 from operators.kernels.hashing import F64
 from operators.plan.choose import choose_plan, sample_statistics
@@ -217,6 +218,7 @@ def run(scenario: Scenario, settings: DriftSettings, seed: int, say: Callable[[s
     warm_ms = settings.window_ms + settings.window_ms // 2
     chosen = plan_of(scenario, scenario.at(0.0), settings, seed)
     adaptive = Engine(query, plan=chosen, clock=time.perf_counter)
+    load_kernels(query, chosen)  # as a worker does at its start
     contenders.append(Contender("adapt", adaptive, Autopilot(adaptive)))
     contenders.append(Contender("off", Engine(query, plan=chosen)))
     contenders += [Contender(name, Engine(query, executor=name)) for name in settings.executors]

@@ -187,6 +187,19 @@ def test_the_account_has_what_changes_cost_and_save() -> None:
     assert account.saved <= (prices.first - prices.running) * (found.at - made.at) / 1000 * 1.1
 
 
+def test_a_change_is_made_as_soon_as_it_has_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if no look at the counters is due then."""
+    engine = star("(((A D) C) B)")
+    autopilot = Autopilot(engine, Limits(terms=Terms(factor=8.0)))
+    observed(engine, autopilot)
+    for number in range(20):
+        run_on(engine, number, 1, lambda _: first_swap(0))
+        if autopilot.adaptations:
+            monkeypatch.setattr(survey, "LOOK_AFTER_S", 1e9)
+    (made,) = (one for one in autopilot.adaptations if one.made)
+    assert made.at < 20_000
+
+
 def test_advice_changes_nothing() -> None:
     engine = star("(((A D) C) B)")
     autopilot = Autopilot(engine, mode="advise")

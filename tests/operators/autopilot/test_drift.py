@@ -62,6 +62,20 @@ def test_what_comes_after_a_measurement_is_the_new_standard() -> None:
         assert not watch.drifted(work)
 
 
+def test_what_differs_is_not_taken_for_usual() -> None:
+    """A change stays in sight however long it is not measured, and what was a coincidence is gone at the next look."""
+    watch, work = Watch(), at(1)
+    for second in (2, 3, 4):
+        assert not watch.drifted(work)
+        work = at(second, since=work)
+    for second in range(5, 30):
+        work = at(second, since=work, made=4.0)
+        assert second < 6 or watch.drifted(work)
+        if second < 6:
+            watch.drifted(work)
+    assert not watch.drifted(at(30, since=work))
+
+
 def test_looks_are_apart_in_event_time() -> None:
     pace = Pace(800, 0.001)
     assert sum(pace.looks(time) for time in range(1, 801)) == LOOKS_PER_WINDOW
@@ -179,6 +193,33 @@ def test_growths_measured_in_vain_must_cost_more_each_time() -> None:
                 pace.found(better=better, sure=True)
         assert measured <= most
         assert better == (measured > 60)
+
+
+def test_drift_measured_in_vain_does_not_hide_a_growth() -> None:
+    pace, done_s, after_changes = Pace(800, 0.001), 0.0, 0
+    for time in range(0, 40_000, 100):
+        done_s += 0.01
+        pace.work(done_s, time)
+        if pace.measures(time, drifted=True):
+            after_changes += pace.after_change
+            pace.found(better=False, sure=True)
+    assert after_changes > 5
+    assert pace._enough == 1.0
+
+
+def test_during_a_growth_the_least_work_between_two_looks_is_not_the_usual() -> None:
+    pace, done_s = Pace(800, 0.001), 0.0
+    pace.measures(0, drifted=True)
+    assert pace.measures(1000, drifted=True)
+    for time in range(1100, 3000, 100):
+        done_s += 0.0001
+        pace.work(done_s, time)
+    for step in range(2):
+        done_s += 0.0002 if step == 0 else 0.00001
+        pace.work(done_s, 3000 + 100 * step)
+        assert pace.growing
+        assert pace._usual_s is not None
+        assert abs(pace._usual_s - 1e-6) < 1e-9
 
 
 def test_a_better_plan_ends_the_wait_after_measurements_in_vain() -> None:

@@ -14,6 +14,7 @@ from operators.autopilot.rule import (
     is_better,
     noticed,
     paid,
+    pays_after_s,
     settled,
     verdict,
 )
@@ -40,8 +41,20 @@ def test_a_difference_within_the_error_of_the_estimates_is_none() -> None:
 
 def test_of_a_growth_that_led_to_a_better_plan_its_share_is_lost() -> None:
     better = Prices(running=4.0, best=1.0, first=4.0)
-    assert noticed(Account(excess=1.0), better, 2.0, TERMS).excess == pytest.approx(2.5)
-    assert noticed(Account(excess=1.0), Prices(4.0, 4.0, 4.0), 2.0, TERMS).excess == 1.0
+    assert noticed(Account(excess=1.0), better, 2.0, 0.0, TERMS).excess == pytest.approx(2.5)
+    assert noticed(Account(excess=1.0), Prices(4.0, 4.0, 4.0), 2.0, 9.0, TERMS).excess == 1.0
+
+
+def test_what_was_lost_since_the_data_changed_counts_even_if_the_work_did_not_grow() -> None:
+    better = Prices(running=4.0, best=1.0, first=4.0)
+    assert noticed(Account(), better, 0.0, 2.0, TERMS).excess == pytest.approx(6.0)
+    assert noticed(Account(), better, 20.0, 2.0, TERMS).excess == pytest.approx(15.0)
+
+
+def test_the_time_until_a_change_pays_follows_from_what_it_saves() -> None:
+    better, terms = Prices(running=4.0, best=1.0, first=4.0), Terms(factor=2.0)
+    assert pays_after_s(Account(excess=1.0), better, 5.0, terms) == pytest.approx(3.0)
+    assert pays_after_s(Account(excess=99.0), better, 5.0, terms) == 0
 
 
 def test_a_small_difference_is_none() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from operators.autopilot.autopilot import Autopilot, best_for_all
 from operators.autopilot.evidence import together
+from operators.autopilot.pace import Pace
 from operators.autopilot.search import price, same_tree
 from operators.autopilot.survey import Survey, Surveyed
 from operators.engine.engine import Engine
@@ -188,6 +189,33 @@ def test_a_look_waits_for_enough_work() -> None:
             looks.append(survey.look() is not None)
     assert looks[0]
     assert 2 < sum(looks) < 20
+
+
+def test_drift_must_be_seen_by_two_looks_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = star()
+    survey = Survey(engine)
+    seen, asked = iter((False, False, True, False, True, True, *[False] * 99)), []
+    monkeypatch.setattr("operators.autopilot.survey.STEADY_WINDOWS", 0)
+    monkeypatch.setattr(survey._watch, "drifted", lambda work: next(seen))
+    monkeypatch.setattr(survey._pace, "measures", lambda at, drifted: asked.append(drifted))
+    for number in range(12):
+        run_on(engine, number, 1, lambda _: EVEN)
+        monkeypatch.setattr("operators.autopilot.survey.LOOK_AFTER_S", 1e9 if number == 5 else 0.0)
+        assert survey.look() is not None, "the second one comes soon"
+        survey.measure()
+    assert [number for number, drifted in enumerate(asked) if drifted] == [5]
+
+
+def test_while_the_work_grows_looks_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = star()
+    survey = Survey(engine)
+    run(engine, 2, lambda _: EVEN)
+    assert survey.look() is not None
+    run_on(engine, 2, 1, lambda _: EVEN)
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_AFTER_S", 1e9)
+    assert survey.look() is None
+    monkeypatch.setattr(Pace, "growing", True)
+    assert survey.look() is not None
 
 
 def test_in_a_pause_of_the_input_nothing_is_lost() -> None:
