@@ -43,9 +43,6 @@ from operators.plan.plan import Plan
 
 Mode = Literal["on", "advise"]
 
-DIFFERENCE = np.array([1.0, -1.0, 0.0])
-"""Of three prices the first less the second."""
-
 _NOBODY: list[Surveyed] = []
 
 KEPT = 1_000
@@ -255,11 +252,13 @@ class Autopilot:
     def _priced(self, known: list[Surveyed]) -> Prices:
         plans = PlanPrices([self._engine.plan, self._best, self.first])
         # The fixed costs of calls are the same for every plan, and part of what a saving is a share of.
-        running, best, first = np.sum([plans.of(one.evidence) + one.calls_s for one in known], axis=0).tolist()
-        error = 0.0
-        if is_better(Prices(running, best, first), self._limits.terms):
-            error = sum(squared_error(plans, one.evidence, DIFFERENCE) for one in known)
-        return Prices(running, best, first, math.sqrt(error))
+        each = np.array([plans.of(one.evidence) + one.calls_s for one in known])
+        total = each.sum(axis=0)
+        prices, error = Prices(*total.tolist()), 0.0
+        if is_better(prices, self._limits.terms):
+            for one, own in zip(known, each, strict=True):
+                error += squared_error(plans, one.evidence, total - own + one.calls_s)
+        return replace(prices, error=math.sqrt(error))
 
     def _advise(self) -> Advice:
         """Choose a strategy for the change of all tasks to the best plan, and predict its cost."""

@@ -221,12 +221,13 @@ class JoinSample:
 def _variance(rows: I64) -> float:
     """Estimate the variance of the logarithm of a count of (k, m) matches.
 
-    Rows are drawn independently, so matches that have a component in common are one observation of it: the relative
-    variance is at least the sum of squares of the matches per row over the square of all matches, for each component.
+    Rows are drawn independently, so matches that have a component in common are not. Each component adds what the sum
+    of squares of the matches per row, over the square of all matches, exceeds that of matches without any in common: the
+    first terms of the variance of a U-statistic (Hoeffding 1948).
     """
     m = rows.shape[1]
-    largest: float = 1.0 / m
+    found = 1.0 / m
     for component in rows:
         _, count = np.unique(component, return_counts=True)
-        largest = max(largest, float((count.astype(np.float64) ** 2).sum() / m**2))
-    return largest
+        found += float((count.astype(np.float64) ** 2).sum() / m**2) - 1.0 / m
+    return found

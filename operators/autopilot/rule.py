@@ -26,13 +26,18 @@ the swap back is noticed; a change back to a plan that is at least as good as th
     far as prices are; errors of prices are those of the model. If the first plan becomes cheaper while the running
     plan's work stays the same, only the next regular measurement shows it; what is lost until then is not limited.
 
-**Evidence.** A difference of prices counts only while it exceeds Terms.errors of its own standard errors and
-Terms.least of the running plan's price. Without a significant difference the excess is forgotten: there was none.
+**Evidence.** A difference of prices counts only while the logarithm of their ratio exceeds Terms.errors of its own
+standard errors, and the difference itself Terms.least of the running plan's price. Without a significant difference the
+excess is forgotten: there was none.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+
+LEAST_S = 1e-12
+"""No price is taken for less."""
 
 GRACE = 2.0
 """Round trips that may be lost to learn whether changes pay."""
@@ -45,7 +50,7 @@ class Terms:
     Attributes:
         factor: the excess, as a multiple of the change's cost, at which it is made.
         allowance: the share of the first plan's work that may be lost by changes.
-        errors: standard errors by which a difference of prices must exceed zero.
+        errors: standard errors by which the logarithm of the prices' ratio must exceed zero.
         least: the least difference, as a share of the running plan's price.
     """
 
@@ -63,7 +68,7 @@ class Prices:
         running: of the plan that runs.
         best: of the best plan known.
         first: of the plan with which the query began.
-        error: the standard error of `running - best`.
+        error: the standard error of the logarithm of `running / best`.
     """
 
     running: float
@@ -104,7 +109,9 @@ class Verdict:
 def is_better(prices: Prices, terms: Terms) -> bool:
     """Return whether the best plan is better beyond doubt."""
     difference = prices.running - prices.best
-    return difference > terms.errors * prices.error and difference > terms.least * prices.running
+    if difference <= terms.least * prices.running:
+        return False
+    return math.log(prices.running / max(prices.best, LEAST_S)) > terms.errors * prices.error
 
 
 def accrue(account: Account, prices: Prices, seconds: float, terms: Terms) -> Account:

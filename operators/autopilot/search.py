@@ -9,6 +9,7 @@ Radke, SIGMOD 2018); the orders tried are the leaves of the running plan and tho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import chain, combinations
 from typing import Any
@@ -62,10 +63,22 @@ class PlanPrices:
         return np.asarray(np.add.reduceat(self.joins(evidence), self._begin))
 
 
-def squared_error(plans: PlanPrices, evidence: Evidence, weights: F64) -> float:
-    """Return the expected squared error of a weighted sum of plans' prices."""
-    sum_s = float(plans.of(evidence) @ weights)
-    return sum((float(plans.of(other) @ weights) - sum_s) ** 2 for other in evidence.varied())
+def squared_error(plans: PlanPrices, evidence: Evidence, beside: F64) -> float:
+    """Return the expected squared error of the logarithm of the first plan's price divided by the second's.
+
+    Prices are products of shares, whose errors are factors. A sample with few matches may leave open by what factor the
+    running plan costs more, and leave no doubt that it does.
+
+    Args:
+        beside: (plans,) what else each plan costs, in seconds of one core per second of event time.
+    """
+
+    def ratio(of: Evidence) -> float:
+        first, second, *_ = (plans.of(of) + beside).tolist()
+        return math.log(first / second)
+
+    known = ratio(evidence)
+    return sum((ratio(other) - known) ** 2 for other in evidence.varied())
 
 
 def cheapest_plan(evidence: Evidence, running: Plan) -> Plan:

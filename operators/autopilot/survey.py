@@ -42,7 +42,7 @@ BETTER = 0.05
 """A plan that saves less than this share of the work is not what a measurement was made for."""
 
 ERRORS = 2.0
-"""Standard errors of what a plan saves by which it must exceed zero, or the measurement is repeated."""
+"""Standard errors by which the logarithm of what a plan costs less must exceed zero, or the measurement is repeated."""
 
 ROUNDS = 4
 """Most times that a cheaper plan's sub-plans are measured, and the search repeated with them."""
@@ -240,7 +240,8 @@ class Survey:
         running_s, best_s = plans.of(evidence).tolist()
         better, sure = running_s - best_s > BETTER * (running_s + calls_s), True
         if better:
-            sure = running_s - best_s > ERRORS * math.sqrt(squared_error(plans, evidence, np.array([1.0, -1.0])))
+            ratio = math.log((running_s + calls_s) / (best_s + calls_s))
+            sure = ratio > ERRORS * math.sqrt(squared_error(plans, evidence, np.full(2, calls_s)))
         self._pace.found(better=better, sure=sure)
         took_s = engine.clock() - began_s
         if took_s > 0 and not first:  # the first one loads code

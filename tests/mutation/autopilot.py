@@ -23,6 +23,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("and source.alias not in apart:", ":"),
         ("                rows, recent = rows[recent], recent[recent]\n", "                pass\n"),
         ("return fewer > max(FAR_APART, ERRORS * math.sqrt(share.variance + 1 / matches))", "return False"),
+        ("        found += float((count", "        found = float((count"),
         ("return fewer > max(FAR_APART, ERRORS * math.sqrt(share.variance + 1 / matches))", "return fewer > 0"),
         ("        return every - old", "        return every"),
         ("            rows = rows[:, good]\n", ""),
@@ -45,8 +46,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "autopilot/rule.py": (
         ("difference = prices.running - prices.best", "difference = prices.best - prices.running"),
-        ("difference > terms.errors * prices.error and", "True and"),
-        ("and difference > terms.least * prices.running", "and difference > 0"),
+        ("max(prices.best, LEAST_S)) > terms.errors * prices.error", "max(prices.best, LEAST_S)) > 0"),
+        ("if difference <= terms.least * prices.running", "if difference <= 0"),
         ("if is_better(prices, terms) else 0.0", "if is_better(prices, terms) else account.excess"),
         ("excess=excess,", "excess=account.excess,"),
         ("lost_s * (1.0 - prices.best / prices.running)", "lost_s"),

@@ -177,7 +177,7 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
 
     def frequent(at: float) -> Phase:
         same = min(int(at * phases), phases - 1) % 3
-        return Phase(even, (1.0,) * 3, zipf=1.2, apart=tuple(0.0 if edge == same else 0.5 for edge in range(3)))
+        return Phase(few, (1.0,) * 3, zipf=1.2, apart=tuple(0.0 if edge == same else 0.5 for edge in range(3)))
 
     # The number of values stays when the rates swap.
     slow, fast, rare = rate / 40, rate * 4, (0.125, 1.0, 5.0)
