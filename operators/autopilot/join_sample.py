@@ -221,12 +221,12 @@ class JoinSample:
 def _variance(rows: I64) -> float:
     """Estimate the variance of the logarithm of a count of (k, m) matches.
 
-    Rows are drawn independently, so matches that have a component in common are not. Each component adds what the sum
-    of squares of the matches per row, over the square of all matches, exceeds that of matches without any in common: the
-    first terms of the variance of a U-statistic (Hoeffding 1948).
+    Rows are drawn independently, but matches that have a component in common are not. Each component adds the sum of
+    squares of the matches per row, over the square of all matches, less what that is where no two have it in common.
+    These are the first terms of the variance of a U-statistic (Hoeffding 1948).
     """
     m = rows.shape[1]
-    found = 1.0 / m
+    found: float = 1.0 / m
     for component in rows:
         _, count = np.unique(component, return_counts=True)
         found += float((count.astype(np.float64) ** 2).sum() / m**2) - 1.0 / m

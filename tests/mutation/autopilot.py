@@ -27,7 +27,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("return fewer > max(FAR_APART, ERRORS * math.sqrt(share.variance + 1 / matches))", "return fewer > 0"),
         ("        return every - old", "        return every"),
         ("            rows = rows[:, good]\n", ""),
-        ("/ m**2))", "/ m**3))"),
+        ("/ m**2) - 1.0 / m", "/ m**3) - 1.0 / m"),
     ),
     "autopilot/evidence.py": (
         ("since = sampled.cut - recent_ms", "since = sampled.cut - 4 * recent_ms"),
