@@ -150,6 +150,7 @@ class Autopilot:
         self._window_ms = self._survey.window_ms
         self._weighed: list[Surveyed] = []
         self._prices: Prices | None = None
+        self._is_expected = False
         self._best = self._running = engine.plan
         self._advice: Advice | None = None
         self._told: bool | None = None
@@ -245,7 +246,10 @@ class Autopilot:
         self._best = best_for_all(known, self._engine.plan)
         self._prices = self._priced(known)
         if before is not None:
+            # What was expected of a change may never have been true.
+            changed_s = math.inf if self._is_expected and changed_s > 0 else changed_s
             self.account = settled(self.account, before, self._prices, changed_s)
+        self._is_expected = False
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
         self._told = None
 
@@ -311,7 +315,7 @@ class Autopilot:
         self.account = paid(settled(self.account, prices, prices, 0.0), cost_s)
         self._survey.changed()
         # What is expected of the new plan; the next measurement shows what came of it.
-        self._prices = Prices(prices.best, prices.best, prices.first)
+        self._prices, self._is_expected = Prices(prices.best, prices.best, prices.first), True
         self._advice, self._running = None, best
 
     def withdraw(self, change: str, reason: str) -> None:

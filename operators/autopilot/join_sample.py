@@ -40,6 +40,10 @@ FAR_APART = math.log(1.5)
 ERRORS = 3.0
 """They have so, too, by so many standard errors."""
 
+FEW_RECENT = 4.0
+"""If only recent tuples are joined, the variance is so much larger than it seems: of few tuples, those with the most
+partners are often missing, and their matches with them."""
+
 UNSEEN = 2.0
 """The variance of the logarithm of a share of which no match was seen."""
 
@@ -99,6 +103,7 @@ class JoinSample:
         apart: frozenset[str] = frozenset(),
     ) -> None:
         self.cut = cut
+        self._fresh = fresh
         self._sources = sources
         self._predicates = conjuncts(sources.query)
         self._rows: dict[str, I64] = {}
@@ -145,6 +150,7 @@ class JoinSample:
         elif not len(recent) and joined.key_matches:
             key = joined.key_matches / math.prod(self.rows(alias) for alias in plan.aliases)
         variance = _variance(joined.rows[:, recent]) if matches else UNSEEN
+        variance *= FEW_RECENT if self._fresh and matches else 1.0
         return Share(math.log(min(share, 1.0)), math.log(min(max(key, share), 1.0)), variance, matches)
 
     def comes_apart(self, plan: Plan) -> bool:

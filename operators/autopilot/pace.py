@@ -47,7 +47,7 @@ FOLLOW_UP_WINDOWS = 1.25
 UNUSUAL = 1.5
 """Work beyond this multiple of the least since the last measurement, per event time, is beyond the usual."""
 
-MOST_IN_VAIN = 16.0
+MOST_IN_VAIN = 64.0
 """A growth has cost enough when it has cost so many measurements, however often the last ones were in vain."""
 
 FIRST_SHARE = 0.25
@@ -122,7 +122,7 @@ class Pace:
             better: there is a better plan, by its price.
             sure: how much better it is exceeds the error.
         """
-        if better:
+        if better and sure:
             self._enough = 1.0
         elif self._grew:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)

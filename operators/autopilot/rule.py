@@ -55,7 +55,7 @@ class Terms:
     """
 
     factor: float = 1.0
-    allowance: float = 0.05
+    allowance: float = 0.04
     errors: float = 2.0
     least: float = 0.05
 

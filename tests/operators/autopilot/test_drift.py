@@ -182,7 +182,7 @@ def test_what_measurements_take_is_learned_within_bounds() -> None:
 
 def test_growths_measured_in_vain_must_cost_more_each_time() -> None:
     """Work that varies is measured ever more rarely; a better plan ends that."""
-    for better, most in ((False, 60), (True, 200)):
+    for better, sure, most in ((False, True, 60), (True, False, 60), (True, True, 200)):
         pace, done_s, measured = Pace(800, 0.001), 0.0, 0
         pace.measures(0, drifted=True)
         for time in range(1000, 81_000, 100):
@@ -190,9 +190,9 @@ def test_growths_measured_in_vain_must_cost_more_each_time() -> None:
             pace.work(done_s, time)
             if pace.measures(time, drifted=False):
                 measured += 1
-                pace.found(better=better, sure=True)
+                pace.found(better=better, sure=sure)
         assert measured <= most
-        assert better == (measured > 60)
+        assert (better and sure) == (measured > 60)
 
 
 def test_drift_measured_in_vain_does_not_hide_a_growth() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.autopilot.evidence import measure, with_joint
-from operators.autopilot.join_sample import JoinSample
+from operators.autopilot.join_sample import FEW_RECENT, JoinSample
 from operators.engine.engine import Engine
 from operators.plan.plan import left_deep, parse_plan
 from schemas.query import Query
@@ -85,6 +85,19 @@ def test_a_fresh_sample_joins_recent_tuples_alone(apart: frozenset[str], rows: d
         assert share.matches == good
         assert math.exp(share.log) == pytest.approx(max(good, 0.5) / every)
     assert sampled.selected("A") == 1.0, "how many come does not depend on it"
+
+
+def test_few_recent_tuples_say_less_than_it_seems() -> None:
+    rows: dict[str, list[Row]] = {alias: [{"ts": n // 20, "k": n % 50, "v": 0} for n in range(2000)] for alias in "AB"}
+    engine = engine_with(joined("A.k = B.k", aliases="AB"), rows)
+    every, fresh = (
+        JoinSample(engine.sources, engine.cut, 1000, 1000, fresh=fresh).share(left_deep(("A", "B")))
+        for fresh in (False, True)
+    )
+    assert every is not None
+    assert fresh is not None
+    assert fresh.log == every.log
+    assert fresh.variance == pytest.approx(FEW_RECENT * every.variance)
 
 
 @pytest.mark.parametrize("lag", [0, 50])
