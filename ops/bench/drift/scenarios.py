@@ -6,7 +6,7 @@ many partners a tuple of one stream finds on average in the window of the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -77,15 +77,23 @@ class Scenario:
 
     def query(self, window_ms: int) -> Query:
         """Return the query."""
+        return parse_program(self.program(window_ms, {name: name for name in self.names})).queries[0]
+
+    def program(self, window_ms: int, topics: Mapping[str, str], sink: str = "") -> str:
+        """Return the query as text, from topics, by stream, and to one if it is given."""
         lines = []
         for number, name in enumerate(self.names):
             columns = "".join(f", e{n} BIGINT" for n, edge in enumerate(self.edges) if number in edge)
-            lines.append(f"CREATE STREAM {name} (ts TIMESTAMP{columns}) WITH (topic = '{name}', timestamp = 'ts');")
+            lines.append(
+                f"CREATE STREAM {name} (ts TIMESTAMP{columns}) WITH (topic = '{topics[name]}', timestamp = 'ts');"
+            )
         equal = [f"{self.names[a]}.e{n} = {self.names[b]}.e{n}" for n, (a, b) in enumerate(self.edges)]
+        if sink:
+            lines.append(f"INSERT INTO '{sink}'")
         lines.append("SELECT " + ", ".join(f"{name}.ts AS {name.lower()}" for name in self.names))
         lines.append(f"FROM {', '.join(self.names)} WINDOW RANGE {window_ms} MILLISECONDS")
         lines.append("WHERE " + " AND ".join(equal) + ";")
-        return parse_program("\n".join(lines)).queries[0]
+        return "\n".join(lines) + "\n"
 
     def events(self, phase: Phase, begin_ms: int, length_ms: int, window_ms: int, seed: int) -> dict[str, Batch]:
         """Make the events of a stretch, ascending by ts, by stream."""

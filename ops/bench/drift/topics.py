@@ -154,23 +154,10 @@ def compare(
                 folder.mkdir()
                 command = shlex.split(others[contender]) if contender in others else []
                 if not command:
-                    (folder / "query.sql").write_text(program(scenario, settings.window_ms, filled.topics, sink))
+                    (folder / "query.sql").write_text(scenario.program(settings.window_ms, filled.topics, sink))
                     command = [*WEIR, "worker", str(folder / "query.sql"), "--bootstrap", address, "--plan", plan]
                     command += ["--state-dir", str(folder / "state"), "--adapt", contender.rpartition(" ")[2]]
                 yield _deliver(contender, command, filled, settings, address, sink, folder, pid, limit_s)
-
-
-def program(scenario: Scenario, window_ms: int, topics: Mapping[str, str], sink: str) -> str:
-    """Return the scenario's query as text, from topics to a topic."""
-    lines = []
-    for number, name in enumerate(scenario.names):
-        columns = "".join(f", e{n} BIGINT" for n, edge in enumerate(scenario.edges) if number in edge)
-        lines.append(f"CREATE STREAM {name} (ts TIMESTAMP{columns}) WITH (topic = '{topics[name]}', timestamp = 'ts');")
-    equal = [f"{scenario.names[a]}.e{n} = {scenario.names[b]}.e{n}" for n, (a, b) in enumerate(scenario.edges)]
-    lines += [f"INSERT INTO '{sink}'", "SELECT " + ", ".join(f"{name}.ts AS {name.lower()}" for name in scenario.names)]
-    lines.append(f"FROM {', '.join(scenario.names)} WINDOW RANGE {window_ms} MILLISECONDS")
-    lines.append("WHERE " + " AND ".join(equal) + ";")
-    return "\n".join(lines) + "\n"
 
 
 def events(scenario: Scenario, settings: DriftSettings) -> Iterator[dict[str, Batch]]:

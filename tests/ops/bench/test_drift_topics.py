@@ -10,7 +10,7 @@ import pytest
 
 from ops.bench.drift.runs import DriftSettings
 from ops.bench.drift.scenarios import Scenario, scenarios
-from ops.bench.drift.topics import compare, events, program
+from ops.bench.drift.topics import compare, events
 from ops.bench.measuring.measure import Progress
 from schemas.errors import UsageError, WeirError
 from schemas.language.program import parse_program
@@ -26,7 +26,7 @@ def named(name: str) -> Scenario:
 @pytest.mark.parametrize("name", ["recurring", "cycle", "chain"])
 def test_the_program_is_the_scenarios_query(name: str) -> None:
     scenario = named(name)
-    text = program(scenario, 1_000, {stream: stream for stream in scenario.names}, "out")
+    text = scenario.program(1_000, {stream: stream for stream in scenario.names}, "out")
     query = parse_program(text).queries[0]
     assert query.sink == "out"
     assert replace(query, sink=None, name="") == replace(scenario.query(1_000), name="")
