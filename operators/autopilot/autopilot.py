@@ -180,6 +180,9 @@ class Autopilot:
     def observe(self) -> None:
         """Look at the engine, if it is time; measure, if that is worth it; change the plan, if that pays."""
         engine, others = self._engine, self._others()
+        waiting = self._pending is not None or self._until is not None or self._pays_at is not None
+        if others is self._heard and not waiting and engine.busy_s < self._survey.next_s:
+            return
         work = self._survey.look(awaited=self._pending is not None)
         due = self._is_reached(self._until) or self._is_reached(self._pays_at)
         if work is None and others is self._heard and not due:

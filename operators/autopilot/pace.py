@@ -50,6 +50,10 @@ UNUSUAL = 1.5
 MOST_IN_VAIN = 64.0
 """A growth has cost enough when it has cost so many measurements, however often the last ones were in vain."""
 
+ERRATIC = 4.0
+"""Where a growth must have cost more measurements than this, work varies of itself, and nothing follows a measurement
+in vain."""
+
 FIRST_SHARE = 0.25
 """The first measurement waits for this share of the longest window."""
 
@@ -116,7 +120,7 @@ class Pace:
         """Note what the last measurement has found.
 
         One that was not sure is repeated, each time after twice the time. One that was made because the data have
-        changed is followed by another when windows hold no older data.
+        changed is followed by another when windows hold no older data, unless work varies of itself.
 
         Args:
             better: there is a better plan, by its price.
@@ -126,7 +130,7 @@ class Pace:
             self._enough = 1.0
         elif self._grew:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
-        if self._measured is not None and (self.after_change or not sure):
+        if self._measured is not None and ((self.after_change and self._enough <= ERRATIC) or not sure):
             self._follow_up = self._measured + int(FOLLOW_UP_WINDOWS * self._window_ms * self._unsure)
         self._unsure = 1.0 if sure else 2.0 * self._unsure
 
@@ -171,7 +175,7 @@ class Pace:
                 return False
             if lost or due:
                 self._to_measure_s += self.measure_s
-            if lost:
+            if lost and self._enough <= ERRATIC:
                 # While data change, windows hold old and new. If they still do, another one follows.
                 self._to_measure_s = max(self._to_measure_s, 2 * self.measure_s)
             if due:

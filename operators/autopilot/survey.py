@@ -29,8 +29,14 @@ SAMPLED_ROWS = 8_192
 
 LEAST_RECENT_MS = 1
 
-LOOK_AFTER_S = 0.01
-"""After less work `look` does nothing: it takes some 30 microseconds."""
+LOOK_AFTER_S = 0.06
+"""After less work `look` does nothing: it takes some 30 microseconds, and some 120 between other code."""
+
+LOOK_SOON_S = 0.008
+"""The same while the work is beyond the usual, or has differed once."""
+
+FASTER = 1.25
+"""Work is beyond the usual if an event time takes so many times as much as it did between the last two looks."""
 
 STEADY_WINDOWS = 2
 """Before so many windows have passed, the work per tuple grows while states fill, and is not compared."""
@@ -99,12 +105,14 @@ class Survey:
         window_ms: the longest window.
         tuple_s: the work per source tuple between the last two looks, in seconds of one core by the unit costs.
         found: the last measurement; None before the first.
+        next_s: a look is not worth asking for, unless one is awaited, before the engine has been busy for so long.
     """
 
     def __init__(self, engine: Engine, *, always: bool = False) -> None:
         self.window_ms = _longest_window_ms(engine)
         self.tuple_s = ENTER_S + PROBE_S
         self.found: Surveyed | None = None
+        self.next_s = 0.0
         self._engine = engine
         self._always = always
         self._watch = Watch()
@@ -119,6 +127,7 @@ class Survey:
         self._tuples = 0
         self._slices: tuple[int, int] | None = None
         self._looks = False
+        self._usual = math.inf
         self._looked_at = 0
         self._drifted_at: int | None = None
         self._drifted_ms = self._sightings = 0
@@ -135,12 +144,12 @@ class Survey:
         if at <= 0 or (self._at is not None and at <= self._at):
             return None
         busy_s = engine.busy_s
-        awaited = awaited or self._pace.growing or self._sightings == 1
         waits = self._at is not None and not self._always and not awaited
-        if busy_s and waits and busy_s - self._busy_s < LOOK_AFTER_S:
+        self.next_s = busy_s + LOOK_SOON_S if busy_s and not self._always else 0.0
+        if busy_s and waits and not self._is_time(busy_s - self._busy_s, at):
             return None
         raw_s = self._seconds(engine.comparisons)
-        if not busy_s and waits and raw_s - self._raw_s < LOOK_AFTER_S:
+        if not busy_s and waits and not self._is_time(raw_s - self._raw_s, at):
             return None
         self._first = at if self._first is None else self._first
         work = engine.work
@@ -149,6 +158,8 @@ class Survey:
         self._learning.note(work)
         if self._last is not None:
             self._done_s += float(self._learning.predicted(self._last, work) @ self._factors)
+        if self._at is not None:
+            self._usual = (busy_s - self._busy_s or raw_s - self._raw_s) / (at - self._at)
         self._last, self._at, self._busy_s, self._raw_s, self._tuples = work, at, busy_s, raw_s, work.tuples
         self._slices = self._slices or (work.slices, at)
         self._pace.work(self._done_s, at)
@@ -161,6 +172,13 @@ class Survey:
                 self._sightings += 1
             self._looked_at = at
         return work
+
+    def _is_time(self, spent_s: float, at: int) -> bool:
+        """Return whether so much work since the last look is worth another one."""
+        if spent_s >= LOOK_AFTER_S or self._at is None:
+            return True
+        grows = self._pace.growing or self._sightings == 1 or spent_s > FASTER * self._usual * (at - self._at)
+        return grows and spent_s >= LOOK_SOON_S
 
     def _seconds(self, made: int) -> float:
         """Return about the engine's work so far in seconds of one core, by the unit costs, for less than counting it.

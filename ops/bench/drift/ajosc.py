@@ -23,7 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ops.bench.drift.runs import EPOCH_MS, DriftSettings, Outcome, run
+from ops.bench.drift.outcomes import EPOCH_MS, Outcome
+from ops.bench.drift.runs import DriftSettings, run
 from ops.bench.drift.scenarios import Scenario, scenarios
 from schemas.columns import Batch
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ops.bench.drift.runs import EPOCH_MS, GRADUAL, DriftSettings, Outcome, run, same_in
+from ops.bench.drift.outcomes import EPOCH_MS, Outcome, same_in
+from ops.bench.drift.runs import GRADUAL, DriftSettings, run_all
 from ops.bench.drift.scenarios import scenarios
 from ops.bench.measuring.figures import Figure, Panel, Series
 from ops.bench.measuring.measure import Progress
@@ -38,10 +39,10 @@ def bench_drift(settings: DriftSettings, progress: Progress, figure: int | None 
     chosen = every if figure is None else [every[figure - 1]]
     suite = Suite("drift", TITLE, _told(settings))
     found: dict[str, list[Outcome]] = {}
-    for scenario in chosen:
-        found[scenario.name] = [run(scenario, settings, settings.seed + n, progress.say) for n in range(settings.runs)]
-        progress.tell(_line(scenario.name, found[scenario.name]))
-        suite.figures.append(_scenario_figure(every.index(scenario) + 1, found[scenario.name], settings))
+    for scenario, outcomes in run_all(chosen, settings, progress):
+        found[scenario.name] = outcomes
+        progress.tell(_line(scenario.name, outcomes))
+        suite.figures.append(_scenario_figure(every.index(scenario) + 1, outcomes, settings))
     suite.figures.insert(0, _summary(found))
     return suite
 
@@ -92,7 +93,7 @@ def _summary(found: dict[str, list[Outcome]]) -> Figure:
                     for n in (0, len(statics[0]) // 2, -1)
                 ),
                 f"{statistics.median([_changes(outcome) for outcome in outcomes]):g}",
-                f"{statistics.median(waits) / _window_ms(outcomes[0]):.1f}" if waits else "",
+                f"{statistics.median(waits) / outcomes[0].window_ms:.1f}" if waits else "",
                 f"{max(max(_pauses_ms(outcome), default=0.0) for outcome in outcomes):.0f} ms",
             )
         )
@@ -167,7 +168,7 @@ def _claims_of_changes(figure: Figure, found: dict[str, list[Outcome]]) -> None:
         figure.claim("changes of plans for each change of data", "1", changes, at_most=1.0)
         figure.claim("the same, most", "2", [max(changes)], at_most=2.0)
         waits = [
-            statistics.median(wait for outcome in outcomes for wait in outcome.until_right()) / _window_ms(outcomes[0])
+            statistics.median(wait for outcome in outcomes for wait in outcome.until_right()) / outcomes[0].window_ms
             for outcomes in swapped.values()
         ]
         figure.claim("from a change of data to the right plan", "2", waits, "windows", at_most=2.0)
@@ -189,22 +190,21 @@ def _scenario_figure(number: int, outcomes: list[Outcome], settings: DriftSettin
         ("contender", "processor seconds", "against the clairvoyant", "delay p50, ms", "p99", "most", "memory, MiB")
     ]
     for name in sorted(names, key=lambda name: outcome.total(name)):
-        contender = outcome.contenders[name]
-        delays = contender.delays_ms()[outcome.first :]
-        memory = contender.engine.statistics().peak_state_bytes / 2**20
+        track = outcome.tracks[name]
+        delays = track.delays_ms()[outcome.first :]
         figure.table.append(
             (
                 name,
                 f"{outcome.total(name):.3f}",
                 f"{_against(outcome, name):.2f}",
                 *(f"{np.percentile(delays, share):.2f}" for share in (50, 99, 100)),
-                f"{memory:.1f}",
+                f"{track.memory_bytes / 2**20:.1f}",
             )
         )
     best = min(outcome.static, key=outcome.total)
     worst = max(outcome.static, key=outcome.total)
     shown = {"adapt": "adapt", f"best static {best}": best, f"worst static {worst}": worst}
-    contenders = {label: outcome.contenders[name] for label, name in shown.items()}
+    tracks = {label: outcome.tracks[name] for label, name in shown.items()}
     edges = [f"{scenario.names[a]} {scenario.names[b]}" for a, b in scenario.edges]
     rates = [[phase.rates[n] for phase in outcome.phases] for n in range(scenario.streams)]
     fan_outs = [[phase.fan_outs[n] for phase in outcome.phases] for n in range(len(edges))]
@@ -220,13 +220,13 @@ def _scenario_figure(number: int, outcomes: list[Outcome], settings: DriftSettin
         panel(
             "Work",
             "processor seconds per second",
-            [_by_second(label, one.seconds, sum) for label, one in contenders.items()],
+            [_by_second(label, one.seconds, sum) for label, one in tracks.items()],
             log=True,
         ),
         panel(
             "Longest delay of each second",
             "ms",
-            [_by_second(label, one.delays_ms().tolist(), max) for label, one in contenders.items()],
+            [_by_second(label, one.delays_ms().tolist(), max) for label, one in tracks.items()],
             log=True,
         ),
         panel(
@@ -252,7 +252,7 @@ def _by_second(
 
 
 def _plans(outcome: Outcome) -> Series:
-    plans = outcome.contenders["adapt"].plans
+    plans = outcome.tracks["adapt"].plans
     number = {plan: float(n) for n, plan in enumerate(dict.fromkeys(plans))}
     return _by_second("plan", [number[plan] for plan in plans], max)
 
@@ -266,26 +266,23 @@ def _best_static(outcome: Outcome) -> float:
 
 
 def _changes(outcome: Outcome) -> float:
-    return float(len(outcome.contenders["adapt"].engine.migrations))
+    return float(len(outcome.tracks["adapt"].pauses_s))
 
 
 def _pauses_ms(outcome: Outcome) -> list[float]:
-    return [record.longest_silence_s * 1000 for record in outcome.contenders["adapt"].engine.migrations]
-
-
-def _window_ms(outcome: Outcome) -> int:
-    return outcome.contenders["adapt"].engine.query.sources[0].window.size
+    return [pause_s * 1000 for pause_s in outcome.tracks["adapt"].pauses_s]
 
 
 def _overhead(outcome: Outcome) -> float:
-    """Return the share of adapt's time that passed without working for results."""
-    working = sum(outcome.contenders["adapt"].answers[outcome.first :])
-    return 1 - working / outcome.total("adapt")
+    """Return the share of adapt's time that passed without working for results, beyond what reading clocks takes."""
+    tracks = [outcome.tracks[name] for name in ("adapt", "off")]
+    beside, clocks = (sum(track.seconds[outcome.first :]) - sum(track.answers[outcome.first :]) for track in tracks)
+    return (beside - clocks) / outcome.total("adapt")
 
 
 def _own(outcome: Outcome) -> str:
     """Return the name of the static plan that adapt had at the end."""
-    plan = outcome.contenders["adapt"].plans[-1]
+    plan = outcome.tracks["adapt"].plans[-1]
     return next((name for name in outcome.static if same_in(plan, {name})), outcome.static[0])
 
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from functools import partial
+from itertools import combinations
+from multiprocessing import get_context
 
 import numpy as np
 
 from operators.autopilot.autopilot import Autopilot
 from operators.autopilot.survey import load_kernels
 from operators.engine.engine import Engine
-from operators.kernels.hashing import F64
 from operators.plan.choose import choose_plan, sample_statistics
 from operators.plan.plan import Join, Leaf, Plan
+from ops.bench.drift.outcomes import EPOCH_MS, Outcome, Track, shape_of
 from ops.bench.drift.scenarios import Phase, Scenario
+from ops.bench.measuring.measure import Progress
 from schemas.columns import Batch
-
-EPOCH_MS = 100
-"""Event time between two calls of `advance`."""
 
 GRADUAL = ("ramp", "bursts")
 """Scenarios without phases that last: the clairvoyant may change in each of PARTS equal parts."""
@@ -44,7 +46,7 @@ class DriftSettings:
     window_ms: int = 1_000
     rate: float = 4_000.0
     phases: int = 4
-    plans: int = 24
+    plans: int = 16
     executors: tuple[str, ...] = ("mjoin", "eddy", "stairs")
     runs: int = 1
     seed: int = 1
@@ -55,9 +57,7 @@ class Contender:
     """An engine that takes part.
 
     Attributes:
-        seconds: processor time by epoch.
-        answers: by epoch, how much of it passed until the results were there; the rest is for measuring and deciding.
-        plans: the plan by epoch.
+        seconds, answers, plans: as in `Track`.
         results: all results so far.
     """
 
@@ -81,90 +81,17 @@ class Contender:
         self.seconds.append(time.process_time() - began)
         self.plans.append(str(self.engine.plan))
 
-    def delays_ms(self) -> F64:
-        """Return (epochs,) the time from the end of each epoch until its results, if events come as fast as they are
-        dated: what is not done before the next epoch ends, that one waits for."""
-        found, behind_s = np.zeros(len(self.seconds)), 0.0
-        for number, (answer_s, whole_s) in enumerate(zip(self.answers, self.seconds, strict=True)):
-            found[number] = (behind_s + answer_s) * 1000
-            behind_s = max(behind_s + whole_s - EPOCH_MS / 1000, 0.0)
-        return found
-
-
-@dataclass(slots=True)
-class Outcome:
-    """One run of one scenario.
-
-    Attributes:
-        contenders: by name; static plans by their text.
-        static: the names of the static plans.
-        first: epochs before what is compared.
-        swaps: epochs at which a phase began, from the second phase on.
-        phases: by epoch.
-    """
-
-    scenario: Scenario
-    contenders: dict[str, Contender]
-    static: tuple[str, ...]
-    first: int
-    swaps: list[int]
-    phases: list[Phase]
-
-    def total(self, name: str, begin: int | None = None, end: int | None = None) -> float:
-        """Return the processor seconds of a contender between two epochs."""
-        return sum(self.contenders[name].seconds[self.first if begin is None else begin : end])
-
-    def clairvoyant_epochs(self) -> list[float]:
-        """Return the seconds, from epoch `first` on, of the best static plan of each phase, changed for free."""
-        bounds = [self.first, *self.swaps, len(self.contenders["adapt"].seconds)]
-        found: list[float] = []
-        for begin, end in pairwise(bounds):
-            best = min(self.static, key=lambda name: self.total(name, begin, end))
-            found += self.contenders[best].seconds[begin:end]
-        return found
-
-    def clairvoyant(self) -> float:
-        """Return the seconds of the best static plan of each phase, changed for free."""
-        return sum(self.clairvoyant_epochs())
-
-    def regret_s(self, name: str) -> F64:
-        """Return what a contender has taken beyond the clairvoyant, from epoch `first` on, added up by epoch."""
-        own = np.array(self.contenders[name].seconds[self.first :])
-        return np.asarray(np.cumsum(own - np.array(self.clairvoyant_epochs())))
-
-    def until_right(self) -> list[float]:
-        """Return the windows from each swap until the plan is within 5% of the phase's best, by their own times."""
-        adapt = self.contenders["adapt"]
-        bounds = [*self.swaps, len(adapt.seconds)]
-        found = []
-        for begin, end in pairwise(bounds):
-            later = begin + (end - begin) // 2
-            costs = {name: self.total(name, later, end) for name in self.static}
-            right = {name for name in self.static if costs[name] <= 1.05 * min(costs.values())}
-            reached = next((e for e in range(begin, end) if same_in(adapt.plans[e], right)), end)
-            found.append((reached - begin) * EPOCH_MS)
-        return found
-
-
-def same_in(plan: str, names: set[str]) -> bool:
-    """Return whether a plan makes the sub-plans of one of some plans, whichever inputs are left."""
-    return shape_of(plan) in {shape_of(name) for name in names}
-
-
-def shape_of(plan: str) -> frozenset[frozenset[str]]:
-    """Return the sets of one-letter aliases that a plan joins."""
-    found, stack = set(), []
-    for letter in plan:
-        if letter == "(":
-            stack.append(set[str]())
-        elif letter == ")":
-            done = frozenset(stack.pop())
-            found.add(done)
-            if stack:
-                stack[-1] |= done
-        elif letter != " " and stack:
-            stack[-1].add(letter)
-    return frozenset(found)
+    def track(self) -> Track:
+        """Return what the run has taken."""
+        engine = self.engine
+        return Track(
+            tuple(self.seconds),
+            tuple(self.answers),
+            tuple(self.plans),
+            tuple(record.longest_silence_s for record in engine.migrations),
+            engine.statistics().peak_state_bytes,
+            () if self.autopilot is None else tuple(one.line() for one in self.autopilot.adaptations),
+        )
 
 
 def connected_plans(scenario: Scenario) -> list[Plan]:
@@ -249,5 +176,29 @@ def run(scenario: Scenario, settings: DriftSettings, seed: int, say: Callable[[s
     if scenario.name in GRADUAL:
         first, length = warm_ms // EPOCH_MS, settings.seconds * 1000 // EPOCH_MS
         swaps = [first + length * n // PARTS for n in range(1, PARTS)]
-    by_name = {contender.name: contender for contender in contenders}
-    return Outcome(scenario, by_name, tuple(map(str, plans)), warm_ms // EPOCH_MS, swaps, phases)
+    tracks = {contender.name: contender.track() for contender in contenders}
+    first = warm_ms // EPOCH_MS
+    return Outcome(scenario, tracks, tuple(map(str, plans)), first, swaps, phases, settings.window_ms)
+
+
+def run_all(
+    chosen: list[Scenario], settings: DriftSettings, progress: Progress
+) -> Iterator[tuple[Scenario, list[Outcome]]]:
+    """Run scenarios, each in a process of its own, as many at a time as there are cores."""
+    at_once = min(len(os.sched_getaffinity(0)), len(chosen))
+    if at_once == 1:
+        for scenario in chosen:
+            yield scenario, run_repeatedly(scenario, settings, progress.say)
+        return
+    with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:
+        outcomes = pool.map(partial(run_repeatedly, settings=settings), chosen)
+        for number, scenario in enumerate(chosen):
+            progress.say(f"{number} of {len(chosen)} scenarios done")
+            yield scenario, next(outcomes)
+
+
+def run_repeatedly(
+    scenario: Scenario, settings: DriftSettings, say: Callable[[str], None] = lambda text: None
+) -> list[Outcome]:
+    """Run a scenario as often as the settings say, each time with another seed."""
+    return [run(scenario, settings, settings.seed + n, say) for n in range(settings.runs)]

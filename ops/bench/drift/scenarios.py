@@ -6,8 +6,8 @@ many partners a tuple of one stream finds on average in the window of the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 
@@ -48,13 +48,42 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """Phases that take turns.
+
+    Attributes:
+        phases: in the order of their turns.
+        count: how many turns of equal length a run has.
+    """
+
+    phases: tuple[Phase, ...]
+    count: int
+
+    def __call__(self, at: float) -> Phase:
+        """Return the phase at a share of the run."""
+        return self.phases[min(int(at * self.count), self.count - 1) % len(self.phases)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """Fan-outs that change from those of one phase to those of another, by the same factor in the same time."""
+
+    first: Phase
+    last: Phase
+
+    def __call__(self, at: float) -> Phase:
+        """Return the phase at a share of the run."""
+        pairs = zip(self.first.fan_outs, self.last.fan_outs, strict=True)
+        return replace(self.first, fan_outs=tuple(float(a ** (1 - at) * b**at) for a, b in pairs))
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A query and how its data change.
 
     Attributes:
         shape: `chain`, `star`, `cycle` or `clique`.
         at: the phase at a time, given as a share of the run.
-        phases: how many stretches of equal length have a best plan of their own.
         adversary: phase 0 and 1 take turns: the next begins when the plan has been changed.
     """
 
@@ -62,8 +91,7 @@ class Scenario:
     says: str
     shape: str
     streams: int
-    at: Callable[[float], Phase]
-    phases: int = 1
+    at: Turns | Ramp
     adversary: bool = False
     edges: tuple[Edge, ...] = field(init=False)
 
@@ -167,116 +195,78 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
         phases: how many phases recur.
     """
     even = (rate,) * 4
-    star, turned = (0.02, 1.0, 40.0), (40.0, 1.0, 0.02)
-
-    def alternating(one: Phase, other: Phase, count: int) -> Callable[[float], Phase]:
-        return lambda at: (one, other)[min(int(at * count), count - 1) % 2]
-
-    def ramp(at: float) -> Phase:
-        mixed = [float(np.exp((1 - at) * np.log(a) + at * np.log(b))) for a, b in zip(star, turned, strict=True)]
-        return Phase(even, tuple(mixed))
-
-    def bursts(at: float) -> Phase:
-        fast = int(at * 20) % 5 == 3
-        return Phase((rate, rate * (8 if fast else 1), rate, rate), (0.2, 1.0, 2.0))
-
-    def wandering(at: float) -> Phase:
-        return Phase(even, (0.0005, 0.002, 0.005), zipf=0.8, offset=37 * int(at * phases))
-
-    def frequent(at: float) -> Phase:
-        same = min(int(at * phases), phases - 1) % 3
-        return Phase(few, (1.0,) * 3, zipf=1.2, apart=tuple(0.0 if edge == same else 0.5 for edge in range(3)))
+    star, steep = (0.02, 1.0, 60.0), (0.0025, 1.0, 400.0)
 
     # The number of values stays when the rates swap.
-    slow, fast, rare = rate / 40, rate * 4, (0.125, 1.0, 5.0)
-    few = (rate / 4,) * 4
-    wide = (0.05, 0.2, 0.5, 1.0, 1.0, 2.0, 4.0)
-    rising, opposite = (0.05, 0.2, 1.0, 4.0, 8.0), (0.2, 8.0, 8.0, 8.0, 8.0, 40.0)
-    steady = Phase(even, star)
-    return [
-        Scenario("stationary", "nothing changes", "star", 4, lambda at: steady),
-        Scenario("abrupt", "selectivities swap once", "star", 4, alternating(steady, Phase(even, turned), 2), phases=2),
-        Scenario(
-            "recurring",
-            "selectivities swap again and again",
+    slow, fast, rare = rate / 100, rate * 4, (0.1, 1.0, 10.0)
+    half = (rate / 2,) * 4
+    wide = (0.01, 0.1, 0.5, 1.0, 1.0, 5.0, 20.0)
+    calm, burst = (Phase((rate, rate * times, rate, rate), (0.2, 1.0, 2.0)) for times in (1, 8))
+    apart = [tuple(0.0 if edge == same else 0.5 for edge in range(3)) for same in range(3)]
+
+    def swapping(rates: tuple[float, ...], fan_outs: tuple[float, ...], count: int = phases) -> Turns:
+        return Turns((Phase(rates, fan_outs), Phase(rates, fan_outs[::-1])), count)
+
+    changes: dict[str, tuple[str, str, int, Turns | Ramp]] = {
+        "stationary": ("nothing changes", "star", 4, Turns((Phase(even, star),), 1)),
+        "abrupt": ("selectivities swap once", "star", 4, swapping(even, star, 2)),
+        "recurring": ("selectivities swap again and again", "star", 4, swapping(even, star)),
+        "ramp": (
+            "selectivities change slowly over the whole run",
             "star",
             4,
-            alternating(steady, Phase(even, turned), phases),
-            phases,
+            Ramp(Phase(even, steep), Phase(even, steep[::-1])),
         ),
-        Scenario("ramp", "selectivities change slowly over the whole run", "star", 4, ramp, phases),
-        Scenario(
-            "rates",
+        "rates": (
             "the rates of two streams swap",
             "star",
             4,
-            alternating(Phase((rate, slow, rate, fast), rare), Phase((rate, fast, rate, slow), rare[::-1]), phases),
-            phases,
+            Turns((Phase((rate, slow, rate, fast), rare), Phase((rate, fast, rate, slow), rare[::-1])), phases),
         ),
-        Scenario(
-            "cycle",
-            "selectivities of a cycle swap",
-            "cycle",
-            4,
-            alternating(Phase(even, (0.2, 8.0, 0.2, 8.0)), Phase(even, (8.0, 0.2, 8.0, 0.2)), phases),
-            phases,
-        ),
-        Scenario(
-            "chain",
+        "cycle": ("selectivities of a cycle swap", "cycle", 4, swapping(even, (0.05, 60.0, 0.05, 60.0))),
+        "chain": (
             "selectivities of a chain of six swap",
             "chain",
             6,
-            alternating(Phase((rate,) * 6, rising), Phase((rate,) * 6, rising[::-1]), phases),
-            phases,
+            swapping((rate,) * 6, (0.05, 0.2, 1.0, 4.0, 10.0)),
         ),
-        Scenario(
-            "clique",
+        "clique": (
             "selectivities of a clique swap",
             "clique",
             4,
-            alternating(Phase(few, opposite), Phase(few, opposite[::-1]), phases),
-            phases,
+            swapping(half, (0.05, 12.0, 12.0, 12.0, 12.0, 120.0)),
         ),
-        Scenario(
-            "correlation",
+        "correlation": (
             "two predicates become correlated; no single selectivity changes",
             "star",
             4,
-            alternating(Phase(even, (0.4, 0.4, 0.5)), Phase(even, (0.4, 0.4, 0.5), correlation=1.0), 2),
-            phases=2,
+            Turns((Phase(even, (0.4, 0.4, 0.5)), Phase(even, (0.4, 0.4, 0.5), correlation=1.0)), 2),
         ),
-        Scenario("skew", "the frequent keys wander", "star", 4, wandering, phases),
-        Scenario("bursts", "a stream is eight times as fast for a fifth of the time", "star", 4, bursts, phases),
-        Scenario(
-            "adversary",
+        "skew": (
+            "the frequent keys wander",
+            "star",
+            4,
+            Turns(tuple(Phase(even, (0.0005, 0.002, 0.005), zipf=0.8, offset=37 * n) for n in range(phases)), phases),
+        ),
+        "bursts": (
+            "a stream is eight times as fast for a fifth of the time",
+            "star",
+            4,
+            Turns((calm, calm, calm, burst, calm), 20),
+        ),
+        "adversary": (
             "selectivities swap at once, and again whenever a change has been made",
             "star",
             4,
-            alternating(steady, Phase(even, turned), 2),
-            adversary=True,
+            swapping(even, star, 2),
         ),
-        Scenario(
-            "three",
-            "selectivities of a chain of three swap",
-            "chain",
-            3,
-            alternating(Phase((rate,) * 3, (0.1, 20.0)), Phase((rate,) * 3, (20.0, 0.1)), phases),
-            phases,
-        ),
-        Scenario(
-            "eight",
-            "selectivities of a star of eight swap",
-            "star",
-            8,
-            alternating(Phase((rate,) * 8, wide), Phase((rate,) * 8, wide[::-1]), phases),
-            phases,
-        ),
-        Scenario(
-            "frequent",
+        "three": ("selectivities of a chain of three swap", "chain", 3, swapping((rate,) * 3, (0.02, 100.0))),
+        "eight": ("selectivities of a star of eight swap", "star", 8, swapping((rate / 4,) * 8, wide)),
+        "frequent": (
             "in turn one stream has the frequent keys of the common one (Zipf, 1.2)",
             "star",
             4,
-            frequent,
-            phases,
+            Turns(tuple(Phase(half, (1.0,) * 3, zipf=1.2, apart=one) for one in apart), phases),
         ),
-    ]
+    }
+    return [Scenario(name, *told, adversary=name == "adversary") for name, told in changes.items()]

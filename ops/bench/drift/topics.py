@@ -40,7 +40,8 @@ import polars as pl
 from confluent_kafka import Producer
 
 from operators.engine.engine import Engine
-from ops.bench.drift.runs import EPOCH_MS, DriftSettings, plan_of
+from ops.bench.drift.outcomes import EPOCH_MS
+from ops.bench.drift.runs import DriftSettings, plan_of
 from ops.bench.drift.scenarios import Scenario, scenarios
 from ops.bench.kafka.kafka_log import CONSUMED_AT_ONCE, DEADLINE_SECONDS, make_topics, reader, running_broker
 from ops.bench.kafka.worker_process import STOP_S, cpu_seconds

@@ -175,7 +175,7 @@ def test_the_account_has_what_changes_cost_and_save() -> None:
     engine = star("(((A D) C) B)")
     autopilot = Autopilot(engine, Limits(terms=Terms(factor=8.0)))
     observed(engine, autopilot)
-    run(engine, 6, lambda _: first_swap(0))
+    run(engine, 12, lambda _: first_swap(0))
     (made,) = (one for one in autopilot.adaptations if one.made)
     account = autopilot.account
     assert account.spent > made.predicted.cost, "with measurements"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from operators.autopilot.drift import Watch
-from operators.autopilot.pace import LOOKS_PER_WINDOW, MEASURE_SHARE, SAVED, Pace
+from operators.autopilot.pace import ERRATIC, LOOKS_PER_WINDOW, MEASURE_SHARE, SAVED, Pace
 from operators.engine.engine import Work
 
 
@@ -193,6 +193,26 @@ def test_growths_measured_in_vain_must_cost_more_each_time() -> None:
                 pace.found(better=better, sure=sure)
         assert measured <= most
         assert (better and sure) == (measured > 60)
+
+
+def test_where_work_varies_of_itself_nothing_follows_a_growth_measured_in_vain() -> None:
+    for enough, follows in ((ERRATIC / 2, [True, True]), (2 * ERRATIC, [False, False])):
+        pace, done_s, measured = Pace(800, 0.001), 0.0, []
+        pace.measures(0, drifted=True)
+        assert pace.measures(1000, drifted=True)
+        assert pace.measures(2000, drifted=True), "nothing is left"
+        pace._enough = enough
+        for time in range(4000, 20_000, 100):
+            done_s += 0.00001 if time < 8000 else 0.005
+            pace.work(done_s, time)
+            if pace.measures(time, drifted=False):
+                pace.found(better=False, sure=True)
+                measured.append(time)
+                break
+        assert measured
+        later = ((measured[0] + 1000, False), (measured[0] + 2000, True))
+        found = [pace.measures(time, drifted=drifted) for time, drifted in later]
+        assert found == follows
 
 
 def test_drift_measured_in_vain_does_not_hide_a_growth() -> None:

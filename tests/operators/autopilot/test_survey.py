@@ -181,14 +181,14 @@ def test_a_look_waits_for_enough_work() -> None:
     engine = star()
     survey = Survey(engine)
     looks = []
-    for number in range(6):
+    for number in range(20):
         for name, batch in events(number, EVEN).items():
             engine.push(name, 0, batch)
         for tenth in range(1, 10):
             engine.advance(number * 1000 + tenth * 100)
             looks.append(survey.look() is not None)
     assert looks[0]
-    assert 2 < sum(looks) < 20
+    assert 2 < sum(looks) < 40
 
 
 def test_drift_must_be_seen_by_two_looks_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +196,7 @@ def test_drift_must_be_seen_by_two_looks_in_a_row(monkeypatch: pytest.MonkeyPatc
     survey = Survey(engine)
     seen, asked = iter((False, False, True, False, True, True, *[False] * 99)), []
     monkeypatch.setattr("operators.autopilot.survey.STEADY_WINDOWS", 0)
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_SOON_S", 0.0)
     monkeypatch.setattr(survey._watch, "drifted", lambda work: next(seen))
     monkeypatch.setattr(survey._pace, "measures", lambda at, drifted: asked.append(drifted))
     for number in range(12):
@@ -206,7 +207,7 @@ def test_drift_must_be_seen_by_two_looks_in_a_row(monkeypatch: pytest.MonkeyPatc
     assert [number for number, drifted in enumerate(asked) if drifted] == [5]
 
 
-def test_while_the_work_grows_looks_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_work_grows_looks_wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = star()
     survey = Survey(engine)
     run(engine, 2, lambda _: EVEN)
@@ -215,6 +216,21 @@ def test_while_the_work_grows_looks_do_not_wait(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("operators.autopilot.survey.LOOK_AFTER_S", 1e9)
     assert survey.look() is None
     monkeypatch.setattr(Pace, "growing", True)
+    assert survey.look() is None
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_SOON_S", 0.0)
+    assert survey.look() is not None
+
+
+def test_more_work_per_time_than_before_is_looked_at_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = star()
+    survey = Survey(engine)
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_SOON_S", 0.0)
+    for second in range(2, 5):
+        run_on(engine, second, 1, lambda _: EVEN)
+        monkeypatch.setattr("operators.autopilot.survey.LOOK_AFTER_S", 0.0 if second < 4 else 1e9)
+        looked = survey.look()
+    assert looked is None
+    run_on(engine, 5, 1, lambda _: FEW_D)
     assert survey.look() is not None
 
 
@@ -242,13 +258,15 @@ def test_old_measurements_of_others_are_waited_for() -> None:
     assert made[0] >= made[1] + WINDOW_MS // 2
 
 
-def test_what_others_tell_counts_at_once() -> None:
+def test_what_others_tell_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     few_b = surveyed(star("(((A D) C) B)"), FEW_B)
     told: list[list[Surveyed]] = [[few_b]]
     engine = star("(((A B) C) D)")
     autopilot = Autopilot(engine, others=lambda: told[-1])
     observed(engine, autopilot)
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_AFTER_S", 0.0)
     run(engine, 3, lambda _: FEW_B)
+    monkeypatch.undo()
     own = autopilot._survey.found
     told.append([replace(surveyed(star("(((A D) C) B)"), FEW_D), at=10**9)] * 3)
     with pytest.MonkeyPatch.context() as patch:

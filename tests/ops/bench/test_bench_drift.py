@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ops.bench.drift.figures import QUICK, bench_drift
-from ops.bench.drift.runs import Contender, Outcome, add_chosen, connected_plans, shape_of
+from ops.bench.drift.outcomes import Outcome, Track, shape_of
+from ops.bench.drift.runs import add_chosen, connected_plans
 from ops.bench.drift.scenarios import APART, Phase, Scenario, scenarios
 from ops.bench.measuring.measure import Progress
 from schemas.errors import UsageError
@@ -86,18 +87,14 @@ def test_a_scenario_is_drawn(tmp_path: Path) -> None:
 
 
 def test_what_is_not_done_in_an_epoch_delays_the_next() -> None:
-    contender = Contender("some", None)  # type: ignore[arg-type]
-    contender.answers = [0.02, 0.25, 0.01, 0.01]
-    contender.seconds = [0.03, 0.25, 0.03, 0.01]
-    assert contender.delays_ms().tolist() == pytest.approx([20.0, 250.0, 160.0, 90.0])
+    track = Track(seconds=(0.03, 0.25, 0.03, 0.01), answers=(0.02, 0.25, 0.01, 0.01))
+    assert track.delays_ms().tolist() == pytest.approx([20.0, 250.0, 160.0, 90.0])
 
 
 def test_regret_adds_up_what_the_best_plan_of_each_phase_does_not_take() -> None:
-    names = ("one", "other", "adapt")
-    contenders = {name: Contender(name, None) for name in names}  # type: ignore[arg-type]
-    for name, seconds in zip(names, ([9.0, 1.0, 1.0, 4.0], [9.0, 3.0, 3.0, 2.0], [9.0, 3.0, 1.0, 3.0]), strict=True):
-        contenders[name].seconds = seconds
-    outcome = Outcome(named("abrupt"), contenders, ("one", "other"), 1, [3], [])
+    seconds = {"one": (9.0, 1.0, 1.0, 4.0), "other": (9.0, 3.0, 3.0, 2.0), "adapt": (9.0, 3.0, 1.0, 3.0)}
+    tracks = {name: Track(taken) for name, taken in seconds.items()}
+    outcome = Outcome(named("abrupt"), tracks, ("one", "other"), 1, [3], [], WINDOW_MS)
     assert outcome.clairvoyant_epochs() == [1.0, 1.0, 2.0]
     assert outcome.clairvoyant() == 4.0
     assert outcome.regret_s("adapt").tolist() == [2.0, 2.0, 3.0]
