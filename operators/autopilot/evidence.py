@@ -58,6 +58,8 @@ class Evidence:
         wide: the aliases of each predicate over three or more.
         classes: the aliases of each equality class (`operators.plan.equalities`).
         units: seconds to enter a tuple, to probe with it, to make a pair, and to scan a pair.
+        withheld: the power of what feedback could keep from being made that it keeps; 0 without feedback, 1 if nothing
+            is made that lacks a partner above.
     """
 
     query: Query
@@ -68,6 +70,7 @@ class Evidence:
     wide: tuple[Aliases, ...] = ()
     classes: tuple[Aliases, ...] = ()
     units: tuple[float, float, float, float] = (ENTER_S, PROBE_S, MAKE_S, SCAN_S)
+    withheld: float = 0.0
 
     def name(self, aliases: Aliases) -> str:
         """Return aliases in the order of the query, such as `A B`."""
@@ -85,6 +88,7 @@ class Evidence:
             "keyed": [self.name(aliases) for aliases in self.keyed],
             "joint": {self.name(aliases): astuple(share) for aliases, share in self.joint.items()},
             "units": self.units,
+            "withheld": self.withheld,
         }
 
     @staticmethod
@@ -101,8 +105,8 @@ class Evidence:
         )
         keyed = frozenset(frozenset(name.split()) for name in document["keyed"])
         enter, probe, make, scan = map(float, document["units"])
-        units = enter, probe, make, scan
-        return Evidence(query, arrivals, pairs, keyed, joint, wide_of(query), classes_of(query), units)
+        units, withheld = (enter, probe, make, scan), float(document["withheld"])
+        return Evidence(query, arrivals, pairs, keyed, joint, wide_of(query), classes_of(query), units, withheld)
 
     def class_share(self, number: int) -> tuple[float, float]:
         """Return the logarithms of the share that one equality of a class keeps, and of its key: means over pairs."""

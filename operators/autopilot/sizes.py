@@ -4,11 +4,12 @@ A set's share is the product of the shares of the pairs in it, taken as independ
 aliases k - 1 equalities count, since the others follow. A measured share of a larger set replaces the product, in the
 set itself and as a factor in every set that contains it. So the size of a set does not depend on the plan that makes
 it. A combination is made when its latest component arrives, so a set's rate is its size times the sum of its sources'
-rate / living.
+rate / living. Where operators give feedback, less is made of a set, as far as that has been seen.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,8 +75,26 @@ def sizes_of(evidence: Evidence, members: Mask, aliases: tuple[str, ...]) -> Set
     living_of = np.array([max(evidence.arrivals[alias].living, 1e-9) for alias in aliases])
     turnover_of = np.array([evidence.arrivals[alias].rate for alias in aliases]) / np.maximum(living_of, 1.0)
     living = np.exp(np.maximum(members @ np.log(living_of) + np.minimum(share, 0.0), LEAST_LOG))
+    if evidence.withheld:
+        living *= np.exp(evidence.withheld * demanded(evidence, members, aliases))
     held = np.where(members.sum(axis=1) == 1, living, living * HELD)
     return SetSizes(living * (members @ turnover_of), held, share, keyed, links, keys)
+
+
+def demanded(evidence: Evidence, members: Mask, aliases: tuple[str, ...]) -> F64:
+    """Return (n,) logarithms of the shares of what sets make that feedback would leave, if it kept all else from being
+    made: that each of whose tuples has a partner in every other source to which a predicate relates it.
+
+    Partners are taken as independent, and as many in a window as Poisson's law says. Sources make nothing: 0.
+    """
+    sets, left = _Members(members, aliases), np.zeros(len(members))
+    for pair, share in evidence.pairs.items():
+        for alias in pair:
+            (other,) = pair - {alias}
+            partners = math.exp(max(share.log, LEAST_LOG)) * evidence.arrivals[other].living
+            some = math.log(max(-math.expm1(-partners), math.exp(LEAST_LOG)))
+            left += some * (sets.contain(frozenset((alias,))) & ~sets.contain(frozenset((other,))))
+    return np.where(members.sum(axis=1) > 1, left, 0.0)
 
 
 def _products(evidence: Evidence, sets: _Members) -> tuple[F64, F64]:

@@ -16,7 +16,8 @@ from operators.autopilot.join_sample import JoinSample, Share
 from operators.autopilot.learning import Learning
 from operators.autopilot.pace import MEASURE_ROW_S, MEASURE_S, RECENT, Pace
 from operators.autopilot.search import PlanPrices, cheapest_plan, price, same_tree, squared_error
-from operators.data.statistics import EngineStatistics
+from operators.autopilot.sizes import demanded
+from operators.data.statistics import EdgeStatistics, EngineStatistics
 from operators.data.tuples import FOREVER
 from operators.engine.engine import Engine, Work
 from operators.kernels.sampled import matching_pairs
@@ -49,6 +50,8 @@ BETTER = 0.05
 
 ERRORS = 2.0
 """Standard errors by which the logarithm of what a plan costs less must exceed zero, or the measurement is repeated."""
+
+PARENTHESES = str.maketrans("()", "  ")
 
 ROUNDS = 4
 """Most times that a cheaper plan's sub-plans are measured, and the search repeated with them."""
@@ -132,6 +135,7 @@ class Survey:
         self._drifted_at: int | None = None
         self._drifted_ms = self._sightings = 0
         self._apart: frozenset[str] | None = None
+        self._feedback: dict[tuple[str, str], EdgeStatistics] = {}
 
     @property
     def apart_ms(self) -> int:
@@ -225,6 +229,22 @@ class Survey:
             self._apart = frozenset(chain.from_iterable(p.aliases for p in pairs if sampled.comes_apart(p)))
         return evidence, sampled
 
+    def _withheld(self, evidence: Evidence) -> float:
+        """Return `Evidence.withheld`, from what feedback has kept from being made since the last measurement."""
+        before, now = self._feedback, {(edge.consumer, edge.producer): edge for edge in self._engine.feedback}
+        self._feedback = now
+        seen = could = 0.0
+        for name, edge in now.items():
+            old = before.get(name)
+            made = edge.demanded - (old.demanded if old else 0)
+            kept = edge.suppressed - (old.suppressed if old else 0)
+            aliases = edge.producer.translate(PARENTHESES).split()
+            members = np.array([[source.alias in aliases for source in evidence.query.sources]])
+            names = tuple(source.alias for source in evidence.query.sources)
+            seen -= (made + kept) * math.log((made + 1) / (made + kept + 1))
+            could -= (made + kept) * float(demanded(evidence, members, names)[0])
+        return min(seen / could, 1.0) if could > 0 else 0.0
+
     def measure(self) -> bool:
         """Measure, if that is worth it after the last look; return whether that was done."""
         at = self._engine.cut
@@ -242,7 +262,7 @@ class Survey:
         self._drifted_ms = 0 if self._drifted_at is None else at - self._drifted_at
         self._drifted_at, self._sightings = None, 0
         self._factors = self._learning.factors
-        evidence = replace(evidence, units=self._learning.units())
+        evidence = replace(evidence, units=self._learning.units(), withheld=self._withheld(evidence))
         best = engine.plan
         for _ in range(ROUNDS):
             evidence = with_joint(evidence, sampled, (engine.plan, best))

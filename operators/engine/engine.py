@@ -755,8 +755,13 @@ class Engine(IntakeMethods):
             links=measure_links(self._sources, self.cut) if links else (),
             migrations=self._schedule.statistics(self.cut),
             spill=self._spill_statistics(),
-            feedback=merged_edges(self._former_edges, () if self._feedback is None else self._feedback.edges()),
+            feedback=self.feedback,
         )
+
+    @property
+    def feedback(self) -> tuple[EdgeStatistics, ...]:
+        """The feedback between its operators since the start, over all plans."""
+        return merged_edges(self._former_edges, () if self._feedback is None else self._feedback.edges())
 
     def _spill_statistics(self) -> SpillStatistics | None:
         if self._memory is not None:

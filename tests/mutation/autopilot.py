@@ -40,6 +40,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
     "autopilot/sizes.py": (
         ("sets.columns(some)], axis=1) - 1, 0)", "sets.columns(some)], axis=1), 0)"),
         ("        share[chosen] += correction\n", ""),
+        ("np.where(members.sum(axis=1) > 1, left, 0.0)", "left"),
+        ("& ~sets.contain(frozenset((other,)))", "& True"),
     ),
     "autopilot/search.py": (
         ("return running if cost >= cost_now else found", "return found"),
@@ -92,6 +94,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("if not busy_s and waits and not self._is_time(raw_s - self._raw_s, at):", "if False:"),
         ("grows = self._pace.growing or", "grows ="),
         (" or self._sightings == 1 or", " or"),
+        ("withheld=self._withheld(evidence)", "withheld=0.0"),
+        ("edge.suppressed - (old.suppressed if old else 0)", "edge.suppressed"),
         (" or spent_s > FASTER * self._usual * (at - self._at)", ""),
         ("        return grows and spent_s >= LOOK_SOON_S", "        return grows"),
         (" and self._sightings >= SIGHTINGS", ""),

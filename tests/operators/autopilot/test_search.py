@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -15,7 +16,7 @@ from operators.autopilot import search
 from operators.autopilot.evidence import Aliases, Arrivals, Evidence
 from operators.autopilot.join_sample import Share
 from operators.autopilot.search import cheapest_plan, price, prices, same_tree
-from operators.autopilot.sizes import sizes_of
+from operators.autopilot.sizes import demanded, sizes_of
 from operators.plan.plan import Join, Leaf, Plan, left_deep, postorder
 from tests.operators.migrating import joined
 from tests.profiles import PROPERTY
@@ -144,6 +145,20 @@ def test_of_a_class_one_equality_less_than_aliases_counts() -> None:
     )
     sizes = sizes_of(evidence, np.array([[1, 1, 0], [1, 1, 1]], np.bool_), tuple("ABC"))
     assert np.exp(sizes.share) == pytest.approx([0.01, 0.0001])
+
+
+def test_feedback_leaves_what_has_a_partner_in_every_source_above() -> None:
+    evidence = chain(3)
+    a, b, c = names = tuple(evidence.arrivals)
+    sets = np.array([[True, True, False], [True, False, False], [True, True, True], [False, True, True]])
+    lefts = demanded(evidence, sets, names)
+    for number, one, other in ((0, b, c), (3, b, a)):
+        partners = math.exp(evidence.pairs[frozenset((one, other))].log) * evidence.arrivals[other].living
+        assert lefts[number] == pytest.approx(math.log(1 - math.exp(-partners)))
+    assert lefts[1] == lefts[2] == 0.0
+    plain, less = (sizes_of(replace(evidence, withheld=power), sets, names) for power in (0.0, 0.5))
+    assert less.rate == pytest.approx(plain.rate * np.exp(0.5 * lefts))
+    assert less.held == pytest.approx(plain.held * np.exp(0.5 * lefts))
 
 
 def test_trees_with_the_same_sub_plans_are_the_same() -> None:

@@ -46,6 +46,28 @@ def surveyed(engine: Engine, distinct: dict[str, int], each: int = SECOND) -> Su
     return survey.found
 
 
+def test_what_feedback_saves_is_part_of_the_price() -> None:
+    """Few tuples of A have a partner in D, which comes last, so most of what meets B and C below is not made."""
+    distinct = {"B": 200, "C": 200, "D": 80_000}
+    engine = Engine(star().query, plan=star().plan, feedback=True)
+    survey = Survey(engine, always=True)
+    before = engine.work
+    for second in range(8):
+        before = engine.work if second == 4 else before
+        run_on(engine, second, 1, lambda _: distinct)
+        survey.look()
+        survey.measure()
+    found = survey.found
+    assert found is not None
+    assert 0.3 < found.evidence.withheld <= 1.0
+    plain = price(replace(found.evidence, withheld=0.0), engine.plan)
+    done = float(survey._learning.predicted(before, engine.work)[1:].sum()) / 4
+    assert plain > 2 * done
+    assert price(found.evidence, engine.plan) < 2 * done
+    again = Surveyed.from_document(json.loads(json.dumps(found.document())), engine.query)
+    assert again.evidence == found.evidence
+
+
 def test_a_survey_survives_its_message() -> None:
     engine = star()
     found = surveyed(engine, FEW_B)
