@@ -209,7 +209,9 @@ def wide_of(query: Query) -> tuple[Aliases, ...]:
 
 
 def classes_of(query: Query) -> tuple[Aliases, ...]:
-    """Return the aliases of each equality class."""
+    """Return the aliases of each equality class; a set difference has none."""
+    if query.subtracted:
+        return ()
     classes = dict.fromkeys(equality_classes(query.predicates).values())
     return tuple(frozenset(one.operands) for one in classes)
 
@@ -220,7 +222,7 @@ def with_joint(evidence: Evidence, sampled: JoinSample, plans: Iterable[Plan]) -
     for plan in plans:
         for node in postorder(plan):
             aliases = frozenset(node.aliases)
-            if len(aliases) < 3 or node is plan or aliases in joint:
+            if len(aliases) < 3 or node is plan or aliases in joint or evidence.query.subtracted:
                 continue
             share = sampled.share(node)
             if share is None:

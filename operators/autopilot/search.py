@@ -84,6 +84,8 @@ def squared_error(plans: PlanPrices, evidence: Evidence, beside: F64) -> float:
 def cheapest_plan(evidence: Evidence, running: Plan) -> Plan:
     """Return the cheapest plan found; of equally cheap ones the running one."""
     aliases = running.aliases
+    if evidence.query.subtracted and len(evidence.pairs) < len(aliases) - 1:
+        return running  # something is subtracted whatever it contains
     found = _of_subsets(evidence, aliases) if len(aliases) <= MOST_SUBSETS else _of_intervals(evidence, running)
     if same_tree(found, running):
         return running

@@ -2,9 +2,10 @@
 
 A set's share is the product of the shares of the pairs in it, taken as independent; of an equality class among k of its
 aliases k - 1 equalities count, since the others follow. A measured share of a larger set replaces the product, in the
-set itself and as a factor in every set that contains it. So the size of a set does not depend on the plan that makes
-it. A combination is made when its latest component arrives, so a set's rate is its size times the sum of its sources'
-rate / living. Where operators give feedback, less is made of a set, as far as that has been seen.
+set itself and as a factor in every set that contains it. In a set difference, a set is what its other sources leave of
+the first. So the size of a set does not depend on the plan that makes it. A combination is made when its latest
+component arrives, so a set's rate is its size times the sum of its sources' rate / living. Where operators give
+feedback, less is made of a set, as far as that has been seen.
 """
 
 from __future__ import annotations
@@ -75,10 +76,25 @@ def sizes_of(evidence: Evidence, members: Mask, aliases: tuple[str, ...]) -> Set
     living_of = np.array([max(evidence.arrivals[alias].living, 1e-9) for alias in aliases])
     turnover_of = np.array([evidence.arrivals[alias].rate for alias in aliases]) / np.maximum(living_of, 1.0)
     living = np.exp(np.maximum(members @ np.log(living_of) + np.minimum(share, 0.0), LEAST_LOG))
+    if evidence.query.subtracted:
+        living = np.where(members[:, 0], _left_over(evidence, sets, aliases, living_of), living)
     if evidence.withheld:
         living *= np.exp(evidence.withheld * demanded(evidence, members, aliases))
     held = np.where(members.sum(axis=1) == 1, living, living * HELD)
     return SetSizes(living * (members @ turnover_of), held, share, keyed, links, keys)
+
+
+def _left_over(evidence: Evidence, sets: _Members, aliases: tuple[str, ...], living_of: F64) -> F64:
+    """Return (n,) how many tuples of the first source are left when the others of a set have been subtracted.
+
+    A tuple's matches are taken as independent, and as many as Poisson's law says.
+    """
+    first, *others = aliases
+    matches = np.zeros(len(sets.has))
+    for number, alias in enumerate(others, 1):
+        share = evidence.pairs.get(frozenset((first, alias)))
+        matches += sets.has[:, number] * living_of[number] * (1.0 if share is None else math.exp(share.log))
+    return np.asarray(living_of[0] * np.exp(-matches))
 
 
 def demanded(evidence: Evidence, members: Mask, aliases: tuple[str, ...]) -> F64:

@@ -231,6 +231,8 @@ class Survey:
 
     def _withheld(self, evidence: Evidence) -> float:
         """Return `Evidence.withheld`, from what feedback has kept from being made since the last measurement."""
+        if evidence.query.subtracted:
+            return 0.0
         before, now = self._feedback, {(edge.consumer, edge.producer): edge for edge in self._engine.feedback}
         self._feedback = now
         seen = could = 0.0

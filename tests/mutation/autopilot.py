@@ -41,10 +41,13 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("sets.columns(some)], axis=1) - 1, 0)", "sets.columns(some)], axis=1), 0)"),
         ("        share[chosen] += correction\n", ""),
         ("np.where(members.sum(axis=1) > 1, left, 0.0)", "left"),
+        ("living_of[0] * np.exp(-matches)", "living_of[0] * np.exp(matches)"),
+        ("np.where(members[:, 0], _left_over(evidence, sets, aliases, living_of), living)", "living"),
         ("& ~sets.contain(frozenset((other,)))", "& True"),
     ),
     "autopilot/search.py": (
         ("return running if cost >= cost_now else found", "return found"),
+        ("        return running  # something", "        pass  # something"),
         ("return running if cost >= cost_now else found", "return running"),
     ),
     "autopilot/rule.py": (

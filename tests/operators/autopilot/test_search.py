@@ -19,6 +19,7 @@ from operators.autopilot.search import cheapest_plan, price, prices, same_tree
 from operators.autopilot.sizes import demanded, sizes_of
 from operators.plan.plan import Join, Leaf, Plan, left_deep, postorder
 from tests.operators.migrating import joined
+from tests.operators.tiny import query
 from tests.profiles import PROPERTY
 
 NAMES = "ABCDEF"
@@ -159,6 +160,21 @@ def test_feedback_leaves_what_has_a_partner_in_every_source_above() -> None:
     plain, less = (sizes_of(replace(evidence, withheld=power), sets, names) for power in (0.0, 0.5))
     assert less.rate == pytest.approx(plain.rate * np.exp(0.5 * lefts))
     assert less.held == pytest.approx(plain.held * np.exp(0.5 * lefts))
+
+
+def test_a_set_difference_keeps_what_has_no_match_and_subtracts_first_what_stops_most() -> None:
+    parts = " ".join(f"EXCEPT {x.lower()} {x} [RANGE 9 ms] ON A.k = {x}.k" for x in "BCD")
+    given = query(f"SELECT A.k FROM a A [RANGE 9 ms] {parts}")
+    matches = {"B": 0.1, "C": 3.0, "D": 0.5}
+    arrivals = {alias: Arrivals(10.0, 1000.0, 0.01) for alias in "ABCD"}
+    pairs = {frozenset(("A", x)): Share(math.log(n / 1000.0), math.log(n / 1000.0), 0.0, 9) for x, n in matches.items()}
+    evidence = Evidence(given, arrivals, pairs, frozenset(pairs))
+    sets = np.array([[True, False, True, False], [True, True, True, True], [False, True, False, False]])
+    sizes = sizes_of(evidence, sets, tuple("ABCD"))
+    assert sizes.held == pytest.approx([1500 * math.exp(-3.0), 1500 * math.exp(-3.6), 1000.0])
+    assert str(cheapest_plan(evidence, left_deep(tuple("ABCD")))) == "(((A C) D) B)"
+    del pairs[frozenset("AB")]
+    assert str(cheapest_plan(replace(evidence, pairs=pairs), left_deep(tuple("ABCD")))) == "(((A B) C) D)"
 
 
 def test_trees_with_the_same_sub_plans_are_the_same() -> None:
