@@ -35,7 +35,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("living = rate * source.window.size / 1000.0", "living = living"),
         ("for k in known), living=_living(known, (alias,))", "for k in known)"),
         ("log += weight * math.exp(share.log) / every", "log += math.exp(share.log) / len(known)"),
-        ("if len(aliases) < 3 or node is plan or aliases in joint:", "if len(aliases) < 3 or aliases in joint:"),
+        ("if len(aliases) < 3 or node is plan or aliases", "if len(aliases) < 3 or aliases"),
     ),
     "autopilot/sizes.py": (
         ("sets.columns(some)], axis=1) - 1, 0)", "sets.columns(some)], axis=1), 0)"),
