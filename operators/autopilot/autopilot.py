@@ -8,7 +8,6 @@ the tuples and on when `observe` is called alone.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -48,14 +47,11 @@ _NOBODY: list[Surveyed] = []
 KEPT = 1_000
 """Decisions that are kept; the oldest go first."""
 
-KEPT_COUNTERS = 64
-"""How many of the latest counters are kept, to tell what a change of plans saves."""
-
 PIECE_S = 0.05
 """Pieces with less work, in seconds of one core, are not worth a look between: each is a further call of the joins."""
 
-SETTLED_WINDOWS = 0.25
-"""How long after the end of a change its outcome is measured, and what is measured before a change, in windows."""
+SETTLED_WINDOWS = 1.0
+"""How long after the end of a change its outcome is measured, in windows; sooner if the next change comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ class _Pending:
         number: of the decision.
         at: event time of the decision.
         cost_s: what it has been predicted to cost, without measurements.
-        before_s: seconds per tuple before it; None without a clock.
+        without_s: seconds per tuple that the plan before it was expected to take.
         ended: the counters when it had ended.
     """
 
@@ -103,7 +99,7 @@ class _Pending:
     plan: Plan
     at: int
     cost_s: float
-    before_s: float | None
+    without_s: float
     ended: Work | None = None
 
 
@@ -160,7 +156,6 @@ class Autopilot:
         self._pays_at: int | None = None
         self._heard: list[Surveyed] | None = _NOBODY
         self._pending: _Pending | None = None
-        self._recent: deque[Work] = deque(maxlen=KEPT_COUNTERS)
 
     @property
     def adaptations(self) -> list[Adaptation]:
@@ -197,7 +192,6 @@ class Autopilot:
             self.account = accrue(self.account, self._prices, self._passed_s(work), self._limits.terms)
         self._at, self._arrived = work.cut, sum(work.selected)
         self._settle(work)
-        self._recent.append(work)
         if changing:
             return
         measured, own = self._survey.measure(), self._survey.found
@@ -309,11 +303,12 @@ class Autopilot:
     def _make(self, number: int, advice: Advice, prices: Prices) -> None:
         """Ask for the change to the best plan."""
         engine, best, cost_s = self._engine, self._best, self._cost_s(advice)
+        self._settle(engine.work, at_once=True)
         change = self._changes.ask(best, advice.strategy, self._limits.goal)
-        since = engine.cut - SETTLED_WINDOWS * self._window_ms
-        recent = [work for work in self._recent if work.cut >= since]
-        recent = recent if len(recent) > 1 else [*self._recent][-2:]
-        self._pending = _Pending(number, change, best, engine.cut, advice.predicted.work_s, _seconds_per_tuple(recent))
+        own = self._weighed[0]
+        without_s = float(PlanPrices([engine.plan]).of(own.evidence)[0]) + own.calls_s
+        without_s /= sum(one.rate for one in own.evidence.arrivals.values())
+        self._pending = _Pending(number, change, best, engine.cut, advice.predicted.work_s, without_s)
         self.decisions[number] = replace(self.decisions[number], made=True, change=change)
         self.account = paid(settled(self.account, prices, prices, 0.0), cost_s)
         self._survey.changed()
@@ -350,8 +345,12 @@ class Autopilot:
             del self.decisions[next(iter(self.decisions))]
         return number
 
-    def _settle(self, now: Work) -> None:
-        """Find out what came of the last change, once it is over and the window shows it."""
+    def _settle(self, now: Work, *, at_once: bool = False) -> None:
+        """Find out what came of the last change, once it is over and windows hold what came since.
+
+        What the plan before would have taken meanwhile is what it was expected to: data have changed, so what it took
+        before says nothing.
+        """
         pending = self._pending
         record = None if pending is None else self._migration(pending)
         if pending is None or record is None or record.finished_at is None:
@@ -359,18 +358,18 @@ class Autopilot:
         if pending.ended is None:
             pending.ended = now
             return
-        if now.cut - pending.ended.cut < SETTLED_WINDOWS * self._window_ms:
+        if now.cut - pending.ended.cut < SETTLED_WINDOWS * self._window_ms and not at_once:
             return
-        after_s = _seconds_per_tuple([pending.ended, now])
         self._pending = None
         decision = self.decisions.get(pending.number)
-        if after_s is None or not pending.before_s or decision is None:
+        tuples, busy_s = now.tuples - pending.ended.tuples, now.busy_s - pending.ended.busy_s
+        if tuples <= 0 or busy_s <= 0 or decision is None:
             return
         cost_s = record.comparisons * MAKE_S
         if self._engine.spills:
             # What was spilled has been read back and rebuilt before the change began, which it does not count.
             cost_s = max(cost_s, record.longest_silence_s)
-        measured = Effect(1 - after_s / pending.before_s, cost_s, record.longest_silence_s)
+        measured = Effect(1 - busy_s / tuples / pending.without_s, cost_s, record.longest_silence_s)
         self.decisions[pending.number] = replace(decision, strategy=record.strategy, measured=measured)
         self.account = charged(self.account, measured.cost - pending.cost_s)
 
@@ -378,15 +377,6 @@ class Autopilot:
         """The engine's record of a change; None while it does not know of it."""
         found = (r for r in reversed(self._engine.migrations) if r.cut >= pending.at and r.plan == pending.plan)
         return next(found, None)
-
-
-def _seconds_per_tuple(looks: list[Work]) -> float | None:
-    """Return the processing time per tuple between the first and the last of some looks; None without a clock."""
-    if len(looks) < 2:
-        return None
-    tuples = looks[-1].tuples - looks[0].tuples
-    busy_s = looks[-1].busy_s - looks[0].busy_s
-    return busy_s / tuples if tuples > 0 and busy_s > 0 else None
 
 
 def best_for_all(known: Sequence[Surveyed], running: Plan) -> Plan:
