@@ -176,7 +176,7 @@ class Autopilot:
         """Look at the engine, if it is time; measure, if that is worth it; change the plan, if that pays."""
         engine, others = self._engine, self._others()
         waiting = self._pending is not None or self._until is not None or self._pays_at is not None
-        if others is self._heard and not waiting and engine.busy_s < self._survey.next_s:
+        if others is self._heard and not waiting and self._survey.is_quiet():
             return
         work = self._survey.look(awaited=self._pending is not None)
         due = self._is_reached(self._until) or self._is_reached(self._pays_at)

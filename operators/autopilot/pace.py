@@ -14,6 +14,8 @@ would find before is neither the old data nor the new, and a plan for the mixtur
 
 from __future__ import annotations
 
+import math
+
 MEASURE_S = 0.5e-3
 """The work of a measurement per alias, in seconds of one core, and beside it MEASURE_ROW_S per sampled row; until one
 has been timed."""
@@ -133,6 +135,11 @@ class Pace:
         if self._measured is not None and ((self.after_change and self._enough <= ERRATIC) or not sure):
             self._follow_up = self._measured + int(FOLLOW_UP_WINDOWS * self._window_ms * self._unsure)
         self._unsure = 1.0 if sure else 2.0 * self._unsure
+
+    @property
+    def follow_up_at(self) -> float:
+        """The event time at which a measurement is due whatever the work; infinite if none is."""
+        return math.inf if self._follow_up is None else self._follow_up
 
     @property
     def growing(self) -> bool:

@@ -108,14 +108,13 @@ class Survey:
         window_ms: the longest window.
         tuple_s: the work per source tuple between the last two looks, in seconds of one core by the unit costs.
         found: the last measurement; None before the first.
-        next_s: a look is not worth asking for, unless one is awaited, before the engine has been busy for so long.
     """
 
     def __init__(self, engine: Engine, *, always: bool = False) -> None:
         self.window_ms = _longest_window_ms(engine)
         self.tuple_s = ENTER_S + PROBE_S
         self.found: Surveyed | None = None
-        self.next_s = 0.0
+        self._next_s = 0.0
         self._engine = engine
         self._always = always
         self._watch = Watch()
@@ -149,7 +148,7 @@ class Survey:
             return None
         busy_s = engine.busy_s
         waits = self._at is not None and not self._always and not awaited
-        self.next_s = busy_s + LOOK_SOON_S if busy_s and not self._always else 0.0
+        self._next_s = busy_s + LOOK_SOON_S if busy_s and not self._always else 0.0
         if busy_s and waits and not self._is_time(busy_s - self._busy_s, at):
             return None
         raw_s = self._seconds(engine.comparisons)
@@ -179,7 +178,7 @@ class Survey:
 
     def _is_time(self, spent_s: float, at: int) -> bool:
         """Return whether so much work since the last look is worth another one."""
-        if spent_s >= LOOK_AFTER_S or self._at is None:
+        if spent_s >= LOOK_AFTER_S or self._at is None or at >= self._pace.follow_up_at:
             return True
         grows = self._pace.growing or self._sightings == 1 or spent_s > FASTER * self._usual * (at - self._at)
         return grows and spent_s >= LOOK_SOON_S
@@ -194,6 +193,10 @@ class Survey:
         calls = engine.slices * (SLICE_S + (len(engine.query.sources) - 1) * CALL_S)
         each = engine.processed_tuples * (ENTER_S + PROBE_S) + engine.comparisons * SCAN_S
         return calls + each + made * MAKE_S
+
+    def is_quiet(self) -> bool:
+        """Return whether a look would do nothing, unless one is awaited; for less than calling it."""
+        return self._engine.busy_s < self._next_s and self._engine.cut < self._pace.follow_up_at
 
     @property
     def measure_s(self) -> float:

@@ -100,6 +100,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("withheld=self._withheld(evidence)", "withheld=0.0"),
         ("edge.suppressed - (old.suppressed if old else 0)", "edge.suppressed"),
         (" or spent_s > FASTER * self._usual * (at - self._at)", ""),
+        (" or at >= self._pace.follow_up_at:", ":"),
+        (" and self._engine.cut < self._pace.follow_up_at", ""),
         ("        return grows and spent_s >= LOOK_SOON_S", "        return grows"),
         (" and self._sightings >= SIGHTINGS", ""),
         (

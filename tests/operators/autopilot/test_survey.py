@@ -243,6 +243,23 @@ def test_while_the_work_grows_looks_wait_less(monkeypatch: pytest.MonkeyPatch) -
     assert survey.look() is not None
 
 
+def test_a_follow_up_waits_for_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome of a change is measured when windows hold what came since, however little that is."""
+    engine = Engine(star().query, plan=star().plan, clock=time.perf_counter)
+    survey = Survey(engine)
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_AFTER_S", 1e9)
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_SOON_S", 1e9)
+    run(engine, 1, lambda _: EVEN)
+    assert survey.look() is not None, "the first one"
+    run_on(engine, 1, 1, lambda _: EVEN)
+    assert survey.is_quiet()
+    survey.changed()
+    for second, due in ((2, False), (3, True)):
+        run_on(engine, second, 1, lambda _: EVEN)
+        assert survey.is_quiet() is not due
+        assert (survey.look() is not None) is due
+
+
 def test_more_work_per_time_than_before_is_looked_at_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = star()
     survey = Survey(engine)
