@@ -56,7 +56,7 @@ class Terms:
 
     factor: float = 1.0
     allowance: float = 0.04
-    errors: float = 2.0
+    errors: float = 3.0
     least: float = 0.05
 
 

@@ -48,7 +48,7 @@ SIGHTINGS = 2
 BETTER = 0.05
 """A plan that saves less than this share of the work is not what a measurement was made for."""
 
-ERRORS = 2.0
+ERRORS = 3.0
 """Standard errors by which the logarithm of what a plan costs less must exceed zero, or the measurement is repeated."""
 
 PARENTHESES = str.maketrans("()", "  ")

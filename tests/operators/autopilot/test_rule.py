@@ -34,7 +34,7 @@ def test_a_change_is_made_when_its_cost_has_been_lost() -> None:
 def test_a_difference_within_the_error_of_the_estimates_is_none() -> None:
     prices = Prices(running=1.0, best=0.5, first=1.0, error=0.35)
     assert not is_better(prices, TERMS)
-    assert is_better(Prices(running=1.0, best=0.4, first=1.0, error=0.35), TERMS), "it may be less, not nothing"
+    assert is_better(Prices(running=1.0, best=0.3, first=1.0, error=0.35), TERMS), "it may be less, not nothing"
     account = accrue(Account(excess=5.0), prices, 100.0, TERMS)
     assert account.excess == 0
     assert "error" in verdict(account, prices, 1e-9, TERMS).reason
