@@ -149,7 +149,8 @@ class Autopilot:
         self._is_expected = False
         self._best = self._running = engine.plan
         self._advice: Advice | None = None
-        self._told: bool | None = None
+        self._told: tuple[bool, bool] | None = None
+        self._weighed_s = 0.0
         self._at: int | None = None
         self._arrived = 0
         self._until: int | None = None
@@ -240,12 +241,17 @@ class Autopilot:
             changed_s: how long this task's work has been seen to differ; 0 where another task has measured.
         """
         before, self._weighed, self._running = self._prices, known, self._engine.plan
+        since_s, self._weighed_s = self._weighed_s, self._survey.done_s
         self._best = best_for_all(known, self._engine.plan)
         self._prices = self._priced(known)
         if before is not None:
             # What was expected of a change may never have been true.
-            changed_s = math.inf if self._is_expected and changed_s > 0 else changed_s
-            self.account = settled(self.account, before, self._prices, changed_s)
+            expected = self._is_expected and changed_s > 0
+            took_s = self._survey.changed_s if changed_s > 0 and not expected else self._survey.done_s - since_s
+            # Other tasks have about as much work for as many tuples.
+            rates = [sum(arrivals.rate for arrivals in one.evidence.arrivals.values()) for one in known]
+            took_s *= sum(rates) / rates[0]
+            self.account = settled(self.account, before, self._prices, math.inf if expected else changed_s, took_s)
         self._is_expected = False
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
         self._told = None
@@ -290,8 +296,8 @@ class Autopilot:
             reason, made = f"{advice.strategy}: {advice.reason}", False
         if made and self._mode == "advise":
             reason, made = f"advised, not made: {reason}", False
-        if made or self._told != found.change:
-            self._told = found.change
+        if made or self._told != (found.change, found.limited):
+            self._told = found.change, found.limited
             number = self._record(advice, prices, reason)
             if made:
                 self._make(number, advice, prices)

@@ -31,7 +31,7 @@ BOUND = 8.0
 RECENT = 4
 """What has come within this part of the longest window is recent."""
 
-MEASURE_SHARE = 0.0025
+MEASURE_SHARE = 0.0015
 """The share of all work that measurements may take."""
 
 FIRST = 2.0
@@ -73,6 +73,7 @@ class Pace:
         lost_s: the work beyond the usual that led to the last measurement, in seconds of one core.
         after_change: whether the last measurement was made because the data have changed.
         grown_ms: for how much event time the work had been beyond the usual when the last measurement was made.
+        grown_s: the work in that time.
     """
 
     def __init__(self, window_ms: int, measure_s: float) -> None:
@@ -88,9 +89,11 @@ class Pace:
         self._usual_s: float | None = None
         self._beyond_s = 0.0
         self._growth: tuple[int, int] | None = None
+        self._grew_from_s = 0.0
         self.lost_s = 0.0
         self.after_change = False
         self.grown_ms = 0
+        self.grown_s = 0.0
         self._grew = False
         self._enough = self._unsure = 1.0
         self._to_measure_s = FIRST * measure_s
@@ -108,6 +111,7 @@ class Pace:
             beyond_s = max(seconds - UNUSUAL * usual * passed, 0.0)
             self._beyond_s += beyond_s
             if beyond_s > 0:
+                self._grew_from_s = self._done_s - seconds if self._growth is None else self._grew_from_s
                 self._growth = (at - passed if self._growth is None else self._growth[0]), at
             elif self._growth is not None and at - self._growth[1] >= self._recent_ms:
                 self._growth = None
@@ -192,6 +196,7 @@ class Pace:
         self._measured = at
         self.lost_s = self._beyond_s
         self.grown_ms = 0 if self._growth is None else at - self._growth[0]
+        self.grown_s = 0.0 if self._growth is None else self._done_s - self._grew_from_s
         self._usual_s, self._beyond_s, self._growth = None, 0.0, None
         self._to_measure_s = max(self._to_measure_s - self.measure_s, 0.0)
         return True

@@ -100,10 +100,15 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether to change plans, and why or why not."""
+    """Whether to change plans, and why or why not.
+
+    Attributes:
+        limited: the change has paid, but too much may be lost by it.
+    """
 
     change: bool
     reason: str
+    limited: bool = False
 
 
 def is_better(prices: Prices, terms: Terms) -> bool:
@@ -125,7 +130,7 @@ def accrue(account: Account, prices: Prices, seconds: float, terms: Terms) -> Ac
     )
 
 
-def settled(account: Account, before: Prices, after: Prices, changed_s: float) -> Account:
+def settled(account: Account, before: Prices, after: Prices, changed_s: float, took_s: float = math.inf) -> Account:
     """Return the account after a measurement has shown what the running plan and the first one cost now.
 
     Since the last measurement either may have held. The worse one is taken: data may have been made to change just when
@@ -133,9 +138,11 @@ def settled(account: Account, before: Prices, after: Prices, changed_s: float) -
 
     Args:
         changed_s: how long its work has been seen to differ, in seconds of event time; 0 if it has not.
+        took_s: the work since then, or since the last measurement. No more can have been lost. Prices say more where
+            windows still hold older data.
     """
     changed = min(changed_s, account.unsettled) if changed_s > 0 else account.unsettled
-    saving = min(before.first - before.running, after.first - after.running) * changed
+    saving = max(min(before.first - before.running, after.first - after.running) * changed, -took_s)
     late = max(account.late, -saving) if changed_s > 0 else account.late
     saving += (before.first - before.running) * (account.unsettled - changed)
     return replace(account, saved=account.saved + saving, unsettled=0.0, late=late)
@@ -191,6 +198,7 @@ def verdict(account: Account, prices: Prices, cost_s: float, terms: Terms) -> Ve
             False,
             f"it would save {_share(prices)}, but changes have cost {account.spent:.3g} s so far and saved "
             f"{account.saved:.3g} s: no more than {terms.allowance:.0%} of the work is risked",
+            limited=True,
         )
     return Verdict(True, f"it saves {_share(prices)} and has paid for the change")
 

@@ -131,6 +131,7 @@ class Survey:
         self._looks = False
         self._usual = math.inf
         self._looked_at = 0
+        self._looked_s = self._drifted_from_s = self._drifted_s = 0.0
         self._drifted_at: int | None = None
         self._drifted_ms = self._sightings = 0
         self._apart: frozenset[str] | None = None
@@ -171,9 +172,10 @@ class Survey:
             if not self._watch.drifted(work):
                 self._drifted_at, self._sightings = None, 0
             else:
-                self._drifted_at = self._looked_at if self._drifted_at is None else self._drifted_at
+                if self._drifted_at is None:
+                    self._drifted_at, self._drifted_from_s = self._looked_at, self._looked_s
                 self._sightings += 1
-            self._looked_at = at
+            self._looked_at, self._looked_s = at, self._done_s
         return work
 
     def _is_time(self, spent_s: float, at: int) -> bool:
@@ -212,6 +214,16 @@ class Survey:
     def changed_ms(self) -> int:
         """For how much event time the running plan's work had been seen to differ when it was measured."""
         return max(self._pace.grown_ms, self._drifted_ms)
+
+    @property
+    def changed_s(self) -> float:
+        """The work in that time, in seconds of one core."""
+        return max(self._pace.grown_s, self._drifted_s)
+
+    @property
+    def done_s(self) -> float:
+        """The work so far, in seconds of one core."""
+        return self._done_s
 
     def changed(self) -> None:
         """Note that the plan changes. Whether that was right is measured once, whatever it costs."""
@@ -265,6 +277,7 @@ class Survey:
             return False
         self._watch.rebase()
         self._drifted_ms = 0 if self._drifted_at is None else at - self._drifted_at
+        self._drifted_s = 0.0 if self._drifted_at is None else self._done_s - self._drifted_from_s
         self._drifted_at, self._sightings = None, 0
         self._factors = self._learning.factors
         evidence = replace(evidence, units=self._learning.units(), withheld=self._withheld(evidence))

@@ -200,7 +200,7 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
     # The number of values stays when the rates swap.
     slow, fast, rare = rate / 100, rate * 4, (0.1, 1.0, 10.0)
     half = (rate / 2,) * 4
-    wide = (0.01, 0.1, 0.5, 1.0, 1.0, 5.0, 20.0)
+    wide = (0.05, 0.2, 0.5, 1.0, 1.0, 2.0, 8.0)
     calm, burst = (Phase((rate, rate * times, rate, rate), (0.2, 1.0, 2.0)) for times in (1, 8))
     apart = [tuple(0.0 if edge == same else 0.5 for edge in range(3)) for same in range(3)]
 
@@ -261,7 +261,7 @@ def scenarios(rate: float, phases: int) -> list[Scenario]:
             swapping(even, star, 2),
         ),
         "three": ("selectivities of a chain of three swap", "chain", 3, swapping((rate,) * 3, (0.02, 100.0))),
-        "eight": ("selectivities of a star of eight swap", "star", 8, swapping((rate / 4,) * 8, wide)),
+        "eight": ("selectivities of a star of eight swap", "star", 8, swapping((rate,) * 8, wide)),
         "frequent": (
             "in turn one stream has the frequent keys of the common one (Zipf, 1.2)",
             "star",

@@ -129,6 +129,7 @@ def test_growing_work_pays_for_a_measurement_whatever_was_saved_up() -> None:
         if pace.measures(time, drifted=False):
             measured.append(time)
             assert 0.001 <= pace.lost_s < 0.0022
+            assert 0.00219 < pace.grown_s < 0.00221, "in both steps of the growth"
     assert measured == [20_100], "half of it was beyond the usual, then this was the usual"
     assert pace.measures(41_000, drifted=True), "windows may have held old and new data"
     assert not pace.measures(42_000, drifted=True)

@@ -81,6 +81,16 @@ def test_what_plans_save_is_counted_against_the_first_one() -> None:
     assert charged(account, 1.0) == Account(account.excess, 5.0, 15.0, 1.0)
 
 
+def test_no_more_is_lost_than_the_work_that_was_done() -> None:
+    before, worse = Prices(1.0, 1.0, 2.0), Prices(9.0, 0.5, 0.5)
+    account = accrue(Account(), before, 10.0, TERMS)
+    assert settled(account, before, worse, 2.0, 3.0).saved == pytest.approx(8.0 - 3.0)
+    assert settled(account, before, worse, 2.0, 3.0).late == pytest.approx(3.0)
+    assert settled(account, before, worse, 2.0, 99.0).saved == pytest.approx(8.0 - 17.0)
+    assert settled(account, before, worse, 0.0, 3.0).saved == pytest.approx(-3.0)
+    assert settled(account, before, before, 0.0, 3.0).saved == pytest.approx(10.0), "savings have no such limit"
+
+
 def play(flips: int, *, terms: Terms = TERMS, cost_s: float = 1.0, notice: int = 0) -> tuple[float, float]:
     """Data made to fool the rule: another plan becomes the best as soon as a change has been made.
 
@@ -130,6 +140,7 @@ def test_a_change_back_is_never_refused() -> None:
     assert verdict(account, Prices(running=1.0, best=0.5, first=0.5), 1.0, TERMS).change
     away = verdict(account, Prices(running=1.0, best=0.5, first=1.0), 1.0, TERMS)
     assert not away.change
+    assert away.limited
     assert "risked" in away.reason
 
 

@@ -13,6 +13,7 @@ import pytest
 from operators.autopilot.autopilot import Autopilot, best_for_all
 from operators.autopilot.evidence import together
 from operators.autopilot.pace import Pace
+from operators.autopilot.rule import Account
 from operators.autopilot.search import price, same_tree
 from operators.autopilot.survey import Survey, Surveyed
 from operators.engine.engine import Engine
@@ -122,6 +123,7 @@ def test_drift_is_measured_once_all_that_is_recent_has_come_after_it(monkeypatch
     assert 8000 + WINDOW_MS // 4 <= drifted[0] <= 8000 + WINDOW_MS
     assert not any(one for at, one in asked if drifted[0] < at < drifted[0] + WINDOW_MS // 4)
     assert survey.changed_ms >= WINDOW_MS // 4
+    assert 0 < survey.changed_s < survey.done_s / 4
 
 
 def test_measurements_are_timed() -> None:
@@ -295,6 +297,26 @@ def test_old_measurements_of_others_are_waited_for() -> None:
         run(engine, 8, lambda _: FEW_B)
         made.append(next(one.at for one in autopilot.adaptations if one.made))
     assert made[0] >= made[1] + WINDOW_MS // 2
+
+
+def test_the_work_of_all_tasks_limits_what_they_may_have_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted since the last measurement, and about as much for each task."""
+    limits: dict[int, list[float]] = {}
+    for others in (0, 3):
+        engine = star("(((A B) C) D)")
+        known = [surveyed(star(), EVEN)] * others
+        autopilot = Autopilot(engine, others=lambda known=known: known, look_always=True)
+        observed(engine, autopilot)
+
+        def noted(account: Account, *given: object, others: int = others) -> Account:
+            if len(given) == 4:
+                limits.setdefault(others, []).append(float(str(given[3])))
+            return account
+
+        monkeypatch.setattr("operators.autopilot.autopilot.settled", noted)
+        run(engine, 6, lambda _: EVEN)
+        assert max(limits[others]) < (1 + others) * autopilot._survey.done_s / 2
+    assert limits[3][-1] == pytest.approx(4 * limits[0][-1], rel=0.2)
 
 
 def test_what_others_tell_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,12 @@ from tests.worker_harness import wait_for
 FEW_B = {"B": 64_000, "C": 4000, "D": 40}
 
 
+@pytest.fixture(autouse=True)
+def each_batch_is_worth_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How soon a survey looks again does not depend on how fast the machine is."""
+    monkeypatch.setattr("operators.autopilot.survey.LOOK_AFTER_S", 0.0)
+
+
 class Control:
     """Keeps what is published."""
 
