@@ -74,6 +74,7 @@ class Pace:
         after_change: whether the last measurement was made because the data have changed.
         grown_ms: for how much event time the work had been beyond the usual when the last measurement was made.
         grown_s: the work in that time.
+        follow_up_at: the event time at which a measurement is due whatever the work; infinite if none is.
     """
 
     def __init__(self, window_ms: int, measure_s: float) -> None:
@@ -83,7 +84,7 @@ class Pace:
         self._looked: int | None = None
         self._measured: int | None = None
         self._first: int | None = None
-        self._follow_up: int | None = None
+        self.follow_up_at = math.inf
         self._done_s = 0.0
         self._at: int | None = None
         self._usual_s: float | None = None
@@ -137,13 +138,8 @@ class Pace:
         elif self._grew:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
         if self._measured is not None and ((self.after_change and self._enough <= ERRATIC) or not sure):
-            self._follow_up = self._measured + int(FOLLOW_UP_WINDOWS * self._window_ms * self._unsure)
+            self.follow_up_at = self._measured + int(FOLLOW_UP_WINDOWS * self._window_ms * self._unsure)
         self._unsure = 1.0 if sure else 2.0 * self._unsure
-
-    @property
-    def follow_up_at(self) -> float:
-        """The event time at which a measurement is due whatever the work; infinite if none is."""
-        return math.inf if self._follow_up is None else self._follow_up
 
     @property
     def growing(self) -> bool:
@@ -164,7 +160,7 @@ class Pace:
     def changed(self, at: int) -> None:
         """Note that the plan has been changed at an event time. Whether that was right is measured once, whatever it
         costs, when windows hold no older data."""
-        self._follow_up = at + int(FOLLOW_UP_WINDOWS * self._window_ms)
+        self.follow_up_at = at + int(FOLLOW_UP_WINDOWS * self._window_ms)
 
     def measures(self, at: int, *, drifted: bool) -> bool:
         """Return whether to measure at this event time, and note that it is done.
@@ -181,7 +177,7 @@ class Pace:
             kept_s = self.measure_s * (1.0 if drifted else SAVED)
             grown = self._growth is not None and self._growth[1] - self._growth[0] >= self._recent_ms
             lost = grown and self._beyond_s >= self._enough * self.measure_s and at - self._measured >= self.apart_ms
-            due = self._follow_up is not None and at >= self._follow_up
+            due = at >= self.follow_up_at
             if not lost and not due and (at - self._measured < apart_ms or self._to_measure_s < kept_s):
                 return False
             if lost or due:
@@ -190,7 +186,7 @@ class Pace:
                 # While data change, windows hold old and new. If they still do, another one follows.
                 self._to_measure_s = max(self._to_measure_s, 2 * self.measure_s)
             if due:
-                self._follow_up = None
+                self.follow_up_at = math.inf
             self.after_change = (lost or drifted) and not due
             self._grew = lost and not due
         self._measured = at

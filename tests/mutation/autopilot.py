@@ -149,7 +149,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("        self.lost_s = self._beyond_s\n", ""),
         ("apart_ms = self._window_ms // 2 if drifted", "apart_ms = self._window_ms * 99 if drifted"),
         ("            if lost or due:\n                self._to_measure_s += self.measure_s\n", ""),
-        ("            if due:\n                self._follow_up = None\n", ""),
+        ("            if due:\n                self.follow_up_at = math.inf\n", ""),
         ("at + int(FOLLOW_UP_WINDOWS * self._window_ms)", "at"),
     ),
 }

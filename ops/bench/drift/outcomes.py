@@ -88,14 +88,20 @@ class Outcome:
         return np.asarray(np.cumsum(own - np.array(self.clairvoyant_epochs())))
 
     def until_right(self) -> list[float]:
-        """Return the windows from each swap until the plan is within 5% of the phase's best, by their own times."""
+        """Return the milliseconds from each swap until the plan is within 5% of the phase's best, by their own times.
+
+        Where not all static plans run, that of `adapt` in the phase's second half need not be among them.
+        """
         adapt = self.tracks["adapt"]
         bounds = [*self.swaps, len(adapt.seconds)]
         found = []
         for begin, end in pairwise(bounds):
             later = begin + (end - begin) // 2
             costs = {name: self.total(name, later, end) for name in self.static}
-            right = {name for name in self.static if costs[name] <= 1.05 * min(costs.values())}
+            if len(own := set(adapt.plans[later:end])) == 1:
+                costs[own.pop()] = self.total("adapt", later, end)
+            least = min(costs[name] for name in self.static)
+            right = {name for name, seconds in costs.items() if seconds <= 1.05 * least}
             reached = next((e for e in range(begin, end) if same_in(adapt.plans[e], right)), end)
             found.append((reached - begin) * EPOCH_MS)
         return found
