@@ -44,6 +44,11 @@ Mode = Literal["on", "advise"]
 
 _NOBODY: list[Surveyed] = []
 
+
+def _nobody() -> list[Surveyed] | None:
+    return _NOBODY
+
+
 KEPT = 1_000
 """Decisions that are kept; the oldest go first."""
 
@@ -130,7 +135,7 @@ class Autopilot:
         mode: Mode = "on",
         changes: Changes | None = None,
         history: History | None = None,
-        others: Callable[[], list[Surveyed] | None] = lambda: _NOBODY,
+        others: Callable[[], list[Surveyed] | None] = _nobody,
         look_always: bool = False,
     ) -> None:
         history = history or History({}, Account(), engine.plan)
@@ -157,6 +162,7 @@ class Autopilot:
         self._pays_at: int | None = None
         self._heard: list[Surveyed] | None = _NOBODY
         self._pending: _Pending | None = None
+        self._quiet_s = 0.0
 
     @property
     def adaptations(self) -> list[Adaptation]:
@@ -175,10 +181,14 @@ class Autopilot:
 
     def observe(self) -> None:
         """Look at the engine, if it is time; measure, if that is worth it; change the plan, if that pays."""
-        engine, others = self._engine, self._others()
-        waiting = self._pending is not None or self._until is not None or self._pays_at is not None
-        if others is self._heard and not waiting and self._survey.is_quiet():
+        if self._engine.busy_s < self._quiet_s and (self._others is _nobody or self._others() is self._heard):
             return
+        self._observe()
+        waits = self._pending is not None or self._until is not None or self._pays_at is not None
+        self._quiet_s = 0.0 if waits else self._survey.quiet_s
+
+    def _observe(self) -> None:
+        engine, others = self._engine, self._others()
         work = self._survey.look(awaited=self._pending is not None)
         due = self._is_reached(self._until) or self._is_reached(self._pays_at)
         if work is None and others is self._heard and not due:
@@ -202,7 +212,9 @@ class Autopilot:
             changed_s = self._survey.changed_ms / 1000 if measured else 0.0
             self._weigh([own, *others], changed_s)
             if measured and self._prices is not None:
-                self.account = noticed(self.account, self._prices, self._survey.lost_s, changed_s, self._limits.terms)
+                # What was seen longer ago was not worth a measurement.
+                recently_s = min(changed_s, self._window_ms / 1000)
+                self.account = noticed(self.account, self._prices, self._survey.lost_s, recently_s, self._limits.terms)
         if self._knows_all(own, others, measured=measured):
             self._decide()
 

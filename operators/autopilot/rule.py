@@ -138,11 +138,13 @@ def settled(account: Account, before: Prices, after: Prices, changed_s: float, t
 
     Args:
         changed_s: how long its work has been seen to differ, in seconds of event time; 0 if it has not.
-        took_s: the work since then, or since the last measurement. No more can have been lost. Prices say more where
-            windows still hold older data.
+        took_s: the work since then, or since the last measurement. This is what the running plan has cost; its prices
+            say more where windows still hold older data, or where it was worse for only a part of the time.
     """
     changed = min(changed_s, account.unsettled) if changed_s > 0 else account.unsettled
-    saving = max(min(before.first - before.running, after.first - after.running) * changed, -took_s)
+    saving = min(before.first - before.running, after.first - after.running) * changed
+    if saving < 0:
+        saving = min(max(saving, min(before.first, after.first) * changed - took_s), 0.0)
     late = max(account.late, -saving) if changed_s > 0 else account.late
     saving += (before.first - before.running) * (account.unsettled - changed)
     return replace(account, saved=account.saved + saving, unsettled=0.0, late=late)

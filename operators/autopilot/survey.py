@@ -196,9 +196,10 @@ class Survey:
         each = engine.processed_tuples * (ENTER_S + PROBE_S) + engine.comparisons * SCAN_S
         return calls + each + made * MAKE_S
 
-    def is_quiet(self) -> bool:
-        """Return whether a look would do nothing, unless one is awaited; for less than calling it."""
-        return self._engine.busy_s < self._next_s and self._engine.cut < self._pace.follow_up_at
+    @property
+    def quiet_s(self) -> float:
+        """Until the engine has been busy for so many seconds, a look would do nothing, unless one is awaited."""
+        return self._next_s if self._pace.follow_up_at == math.inf else 0.0
 
     @property
     def measure_s(self) -> float:

@@ -81,13 +81,14 @@ def test_what_plans_save_is_counted_against_the_first_one() -> None:
     assert charged(account, 1.0) == Account(account.excess, 5.0, 15.0, 1.0)
 
 
-def test_no_more_is_lost_than_the_work_that_was_done() -> None:
+def test_no_more_is_lost_than_the_work_that_was_done_less_what_the_first_plan_would_have_taken() -> None:
     before, worse = Prices(1.0, 1.0, 2.0), Prices(9.0, 0.5, 0.5)
     account = accrue(Account(), before, 10.0, TERMS)
-    assert settled(account, before, worse, 2.0, 3.0).saved == pytest.approx(8.0 - 3.0)
-    assert settled(account, before, worse, 2.0, 3.0).late == pytest.approx(3.0)
+    assert settled(account, before, worse, 2.0, 3.0).saved == pytest.approx(8.0 + 1.0 - 3.0)
+    assert settled(account, before, worse, 2.0, 3.0).late == pytest.approx(2.0)
     assert settled(account, before, worse, 2.0, 99.0).saved == pytest.approx(8.0 - 17.0)
-    assert settled(account, before, worse, 0.0, 3.0).saved == pytest.approx(-3.0)
+    assert settled(account, before, worse, 0.0, 9.0).saved == pytest.approx(5.0 - 9.0)
+    assert settled(account, before, worse, 0.0, 3.0).saved == 0.0, "what cheap work saves is not known"
     assert settled(account, before, before, 0.0, 3.0).saved == pytest.approx(10.0), "savings have no such limit"
 
 
