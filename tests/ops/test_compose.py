@@ -21,8 +21,9 @@ from services.lazy_commands import LazyCommand
 from tests.broker_fixture import container_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE_SERVICES = ("worker", "coordinator", "demo-producer")
+IMAGE_SERVICES = ("worker", "coordinator", "ui", "demo-producer")
 SPARK_SERVICES = ("spark-master", "spark-worker")
+OBSERVE_SERVICES = ("prometheus", "grafana")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_kafka_has_the_settings_of_the_development_broker(services: dict[str, di
 
 
 def test_every_service_can_be_watched_and_waits_for_kafka(services: dict[str, dict[str, Any]]) -> None:
-    assert set(services) == {"kafka", *IMAGE_SERVICES, *SPARK_SERVICES}
+    assert set(services) == {"kafka", *IMAGE_SERVICES, *SPARK_SERVICES, *OBSERVE_SERVICES}
     assert services["kafka"]["healthcheck"]["test"]
     assert "healthcheck" not in services["worker"]  # the image's own
     for name in (*IMAGE_SERVICES, "spark-master"):
@@ -89,8 +90,7 @@ def test_every_service_can_be_watched_and_waits_for_kafka(services: dict[str, di
 
 
 def test_spark_is_there_when_it_is_asked_for(services: dict[str, dict[str, Any]]) -> None:
-    for name, service in services.items():
-        assert service.get("profiles") == (["spark"] if name in SPARK_SERVICES else None)
+    assert {name for name, service in services.items() if service.get("profiles") == ["spark"]} == set(SPARK_SERVICES)
     master, worker = (services[name] for name in SPARK_SERVICES)
     assert master["build"] == {**services["worker"]["build"], "target": "spark"}
     assert "build" not in worker
@@ -118,6 +118,57 @@ def test_sparks_health_is_asked_for_without_a_mute_connection(services: dict[str
     assert check[:3] == ["CMD", "python", "-c"]
     compile(check[3], "healthcheck", "exec")
     assert "7077" not in check[3]
+
+
+def test_prometheus_and_grafana_are_there_when_they_are_asked_for(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        profiles = {"spark": SPARK_SERVICES, "observe": OBSERVE_SERVICES}
+        assert service.get("profiles", []) == [profile for profile, names in profiles.items() if name in names]
+    for name in OBSERVE_SERVICES:
+        service = services[name]
+        assert re.fullmatch(r"(prom/prometheus:v|grafana/grafana:)\d+\.\d+\.\d+", service["image"])
+        assert service["healthcheck"]["test"][0] == "CMD"
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["restart"] == "unless-stopped"
+    assert services["grafana"]["depends_on"] == {"prometheus": {"condition": "service_healthy"}}
+
+
+def test_prometheus_and_grafana_are_published_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:
+    assert services["prometheus"]["ports"] == ["127.0.0.1:${PROMETHEUS_PORT:-9090}:9090"]
+    assert services["grafana"]["ports"] == ["127.0.0.1:${GRAFANA_PORT:-3000}:3000"]
+
+
+def test_grafana_can_be_looked_at_and_not_changed(services: dict[str, dict[str, Any]]) -> None:
+    """Its image has an administrator with a known password unless that is switched off."""
+    environment = services["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "true"
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+
+
+def test_files_of_prometheus_and_grafana_are_mounted_where_these_look(services: dict[str, dict[str, Any]]) -> None:
+    mounts: dict[str, Path] = {}
+    for name in OBSERVE_SERVICES:
+        for volume in services[name]["volumes"]:
+            source, target, *mode = volume.split(":")
+            if source.startswith("."):
+                assert mode == ["ro"], volume
+                mounts[target] = ROOT / source
+    assert (mounts["/etc/prometheus"] / "prometheus.yml").is_file()
+    assert (mounts["/etc/grafana/provisioning/datasources"] / "prometheus.yml").is_file()
+    provided = yaml.safe_load((mounts["/etc/grafana/provisioning/dashboards"] / "weir.yml").read_text())
+    home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert [provider["options"]["path"] for provider in provided["providers"]] == [str(home.parent)]
+    assert (mounts[str(home.parent)] / home.name).is_file()
+
+
+def test_prometheus_asks_the_workers(services: dict[str, dict[str, Any]]) -> None:
+    config = yaml.safe_load((ROOT / "ops/observe/prometheus/prometheus.yml").read_text())
+    (found,) = config["scrape_configs"][0]["dns_sd_configs"]
+    assert found["names"] == ["worker"]
+    assert found["port"] == services["worker"]["environment"]["WEIR_HTTP_PORT"]
+    source = yaml.safe_load((ROOT / "ops/observe/grafana/provisioning/datasources/prometheus.yml").read_text())
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
 
 
 def test_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
@@ -159,7 +210,8 @@ def test_state_is_in_named_volumes(compose: dict[str, Any], services: dict[str, 
     }
     assert mounts["kafka"] == ["kafka-data"]
     assert "worker-state" in mounts["worker"]
-    assert {"kafka-data", "worker-state", "spark-share"} == named
+    assert "prometheus-data:/prometheus" in services["prometheus"]["volumes"]
+    assert {"kafka-data", "worker-state", "spark-share", "prometheus-data"} == named
     state_dir = services["worker"]["environment"]["WEIR_STATE_DIR"]
     assert f"worker-state:{state_dir}" in services["worker"]["volumes"]
 
