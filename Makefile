@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup kernels ahead demo demo-drift test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
+.PHONY: help setup browser kernels ahead demo demo-drift test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,10 +29,13 @@ kernels: setup ## compile the kernels ahead
 ahead: setup
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null & $(BIN)/weir warmup && wait
 
+browser: ## install Chromium, for the tests of the page of `weir ui`
+	@BROWSER=1 ops/setup.sh $(VENV)
+
 test: ahead ## run the tests: all but the deep and the slow ones
 	@$(BIN)/python -m pytest -m "not slow and not deep" $(PARALLEL)
 
-test-deep: ahead ## run the deep tests: faults, benchmarks, more random examples
+test-deep: ahead browser ## run the deep tests: faults, benchmarks, more random examples
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "(deep or random) and not slow" $(PARALLEL)
 
 test-one: setup ## run a piece: make test-one T=tests/operators/join, or T='-k spill'

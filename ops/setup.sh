@@ -4,6 +4,7 @@
 #
 # Usage: ops/setup.sh [VENV]      VENV: folder of the virtual environment, .venv by default
 # Environment: PYTHON             the Python (3.11 or newer) to build on; python3.11, else python3
+#              BROWSER=1          also Chromium, for the tests of the page of `weir ui`
 #
 # What the system lacks is installed through apt as root or with password-less sudo; where that is not permitted,
 # one line says what to install.
@@ -85,6 +86,13 @@ system_packages() {
     has_java || die "Java $oldest_java or newer is needed, and JAVA_HOME or PATH names an older one"
 }
 
+browser() { # without it, the tests of the page are skipped
+    if command -v chromium >/dev/null; then return; fi
+    may_install || { say "no Chromium: the tests of the page are skipped (Debian: apt-get install chromium)"; return; }
+    as_root apt-get update -qq
+    apt_install chromium fonts-dejavu-core || say "Chromium could not be installed: the tests of the page are skipped"
+}
+
 # --- The virtual environment ---------------------------------------------------------------------------------
 
 make_venv() {
@@ -118,6 +126,7 @@ install_packages() {
 
 # --- All together --------------------------------------------------------------------------------------------
 
+if [[ -n ${BROWSER:-} ]]; then browser; fi
 python=$(find_python)
 stamp=$venv/.setup-stamp
 state=$("$python" -V; cat pyproject.toml ops/constraints.txt ops/setup.sh ops/kafka/pom.xml | cksum)

@@ -25,7 +25,7 @@ COMMANDS = {
         "Run a query over files and write its results, ordered by their timestamp `_ts`.",
     ),
     "explain": Entry(
-        "services.commands.explain",
+        "services.commands.look.explain",
         "explain",
         "Print the plan of a query: joins, keys, where each predicate acts, windows, expected sizes.",
     ),
@@ -47,10 +47,21 @@ COMMANDS = {
         "Change the plan of a running query; its results and their order stay the same.",
     ),
     "decisions": Entry(
-        "services.commands.decisions",
+        "services.commands.look.decisions",
         "decisions",
         "List the changes of plans that `weir worker --adapt` has weighed: when, why, what was expected, what came of "
         "it.",
+    ),
+    "ui": Entry(
+        "services.commands.look.ui",
+        "ui",
+        "Serve a page that shows a running query: how far it is and what holds it back, plan, rates, tasks, decisions.",
+    ),
+    "top": Entry(
+        "services.commands.look.ui",
+        "top",
+        "Show a running query in the terminal, anew each second: how far it is, what holds it back, plan, rates, "
+        "tasks.",
     ),
     "warmup": Entry(
         "services.commands.warmup",

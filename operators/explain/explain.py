@@ -115,17 +115,23 @@ def _tree(query: Query, plan: Plan, notes: PlanNotes, first: str, rest: str, bar
         lines = [f"{first}{head}  {size}"]
         lines += [f"{rest}  where {text_of(p)}" for p in selections(query, plan.alias)]
         return lines + [f"{rest}  {line}" for line in notes.details(plan)]
-    classes = {} if query.subtracted else equality_classes(query.predicates)
-    condition = join_condition(conjuncts(query), plan.left.aliases, plan.right.aliases, classes)
-    lines = [f"{first}{_kind(condition, 'difference' if query.subtracted else 'join')} {plan}  {size}"]
-    if query.subtracted:
-        conditions = left_conditions(query, plan.right.aliases[0])
-        lines += [f"{rest}{bar}  if    {text_of(p)}" for p in conditions]
-    lines += [f"{rest}{bar}  {line}" for line in _placed(condition)]
-    lines += [f"{rest}{bar}  {line}" for line in notes.details(plan)]
+    kind, conditions = described(query, plan)
+    lines = [f"{first}{kind} {plan}  {size}"]
+    lines += [f"{rest}{bar}  {line}" for line in (*conditions, *notes.details(plan))]
     lines += _tree(query, plan.left, notes, rest + "├─ ", rest + "│  ", _bar(plan.left))
     lines += _tree(query, plan.right, notes, rest + "└─ ", rest + "   ", _bar(plan.right))
     return lines
+
+
+def described(query: Query, plan: Join) -> tuple[str, list[str]]:
+    """Return the kind of operator that a join is, and a line for each predicate that it evaluates."""
+    classes = {} if query.subtracted else equality_classes(query.predicates)
+    condition = join_condition(conjuncts(query), plan.left.aliases, plan.right.aliases, classes)
+    kind = _kind(condition, "difference" if query.subtracted else "join")
+    lines = _placed(condition)
+    if query.subtracted:
+        lines = [f"if    {text_of(p)}" for p in left_conditions(query, plan.right.aliases[0])] + lines
+    return kind, lines
 
 
 def _bar(plan: Plan) -> str:

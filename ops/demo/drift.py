@@ -29,8 +29,10 @@ from ops.bench.kafka.worker_process import WorkerProcess
 from schemas.errors import UsageError
 from services.broker import broker as brokers
 from services.control.decisions import adaptation_of, read_decisions
+from services.files.query_files import read_query
 from services.kafka.readback import read_to_end
 from services.process.security import KafkaClients
+from services.ui.serve import serve
 
 QUERY = """\
 CREATE STREAM orders (ts TIMESTAMP, customer BIGINT, article BIGINT, route BIGINT)
@@ -65,6 +67,7 @@ class Contender:
 
     name: str
     worker: WorkerProcess
+    query: Path
     sink: str
     group: str
     delays: list[list[float]] = field(default_factory=list)
@@ -189,7 +192,11 @@ def demonstrate_drift(console: Console, folder: Path, phases: int, phase_s: floa
             events = Events(broker.bootstrap, phases, phase_s)
             events.start()
             try:
-                _watch(console, contenders, events, clients)
+                with contextlib.ExitStack() as pages:
+                    for one in contenders:
+                        page = pages.enter_context(serve(clients, read_query(one.query, None), one.group))
+                        console.print(f"{one.name}: {page.address}", highlight=False)
+                    _watch(console, contenders, events, clients)
             finally:
                 events.end()
             decisions = _decisions(clients, contenders[0].group)
@@ -211,7 +218,7 @@ def _workers(bootstrap: str, folder: Path) -> Iterator[list[Contender]]:
             query.write_text(QUERY.format(sink=f"results-{name}"))
             group = f"weir-drift-{name}"
             worker = WorkerProcess(bootstrap, query, own, group, "--plan", FIRST, *options)
-            found.append(Contender(name, stack.enter_context(worker), f"results-{name}", group))
+            found.append(Contender(name, stack.enter_context(worker), query, f"results-{name}", group))
         yield found
 
 

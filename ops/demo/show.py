@@ -28,6 +28,7 @@ from services.broker import broker as brokers
 from services.files.query_files import read_query
 from services.kafka.topics import Lane, TopicAdmin
 from services.process.security import KafkaClients
+from services.ui.serve import serve
 
 GROUP = "weir-demo"
 CATCH_UP_DEADLINE_S = 60.0
@@ -79,9 +80,7 @@ def demonstrate(console: Console, folder: Path, seconds: float, keep: bool) -> O
         with Screen(console) as screen, ThreadPoolExecutor(1, "demo") as threads:
             loading = threads.submit(load)
             screen.phase("starting Kafka")
-            broker = brokers.start(
-                broker_folder, 0, progress=lambda text: screen.phase(f"starting Kafka: {text}")
-            )
+            broker = brokers.start(broker_folder, 0, progress=lambda text: screen.phase(f"starting Kafka: {text}"))
             feeds = _awaited(loading, screen, "reading the data")
             outcome = _stream(screen, threads, feeds, broker.bootstrap, folder, seconds)
     except BaseException as error:
@@ -146,9 +145,12 @@ def _stream(
     create_topics(bootstrap, query.streams())
     replay = Replay(bootstrap, feeds, topics, seconds)
     worker = WorkerProcess(bootstrap, QUERY, folder, GROUP)
+    page = contextlib.ExitStack()
     try:
         worker.wait_ready(lambda: screen.phase("starting the worker"))
+        served = page.enter_context(serve(KafkaClients(bootstrap), query, GROUP))
         screen.notes = [
+            ("page", served.address),
             ("metrics", worker.metrics_url),
             ("topics", f"{', '.join(topics.values())} to {sink}, on Kafka at {bootstrap}"),
             ("query", str(QUERY)),
@@ -167,6 +169,7 @@ def _stream(
             replay.stop()
             reader.close()
     finally:
+        page.close()
         worker.stop()
     screen.phase("asking DuckDB the same question")
     comparison = compare(expected_results(feeds), reader.lines)

@@ -7,8 +7,9 @@ Six kinds of topics, each with one partition:
   order; each of them may arrive twice, late, or from a process that died long ago.
 - `<group>.statistics`: a `TaskStatistics` about once a second from every running task, under the task's number as key;
   kept for minutes. Counters start at 0 with each incarnation of a task (`life`): differences make sense within one
-  incarnation only. `Measured` reports what a task has measured for the choice of a plan, `PartitionTotals` what was
-  produced from partition groups that other tasks store (`operators.spill.exchange`).
+  incarnation only. `TaskHealth` says how a worker sees its task, also while the task does not run. `Measured` reports
+  what a task has measured for the choice of a plan, `PartitionTotals` what was produced from partition groups that
+  other tasks store (`operators.spill.exchange`).
 - `<group>.decisions`: a `Decision` for each change of plans that was weighed, under its number as key, compacted. The
   task that decides (`services.program.leader`) reads it when it starts, and `weir decisions` for people.
 - `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, kept
@@ -206,6 +207,27 @@ class TaskStatistics(_Message, frozen=True, kw_only=True, tag="statistics"):
     engine: dict[str, Any]
 
 
+class TaskHealth(_Message, frozen=True, kw_only=True, tag="health"):
+    """How a worker sees a task, about once a second; also while the task recovers or cannot be opened.
+
+    Attributes:
+        query: name of the query.
+        worker: the worker's client id.
+        sent_ms: wall clock of the worker.
+        status: the task's entry in /healthz.
+        step: what the task's thread is doing; empty where there is none.
+        silent: partitions that delay results: topic, partition, seconds since the last record.
+    """
+
+    query: str
+    task: int
+    worker: str
+    sent_ms: int
+    status: dict[str, Any]
+    step: str = ""
+    silent: list[tuple[str, int, float]] = []
+
+
 class RegisteredQuery(_Message, frozen=True, kw_only=True, tag="query"):
     """A query file under a name.
 
@@ -350,6 +372,7 @@ BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started 
 ControlMessage = (
     BarrierMessage
     | TaskStatistics
+    | TaskHealth
     | RegisteredQuery
     | RegisteredGroup
     | MemberRecord

@@ -27,6 +27,7 @@ from schemas.messages.control import (
     Opened,
     PartitionTotals,
     RegisteredQuery,
+    TaskHealth,
     TaskStatistics,
     decode_control,
     encode_control,
@@ -37,7 +38,9 @@ from services.process.logs import get_log
 from services.process.rights import reason
 from services.process.security import KafkaClients
 
-PublishedMessage = TaskStatistics | RegisteredQuery | Measured | Decision | Demanded | Awaited | PartitionTotals
+PublishedMessage = (
+    TaskStatistics | TaskHealth | RegisteredQuery | Measured | Decision | Demanded | Awaited | PartitionTotals
+)
 """A message of another topic than the control topic."""
 
 POLL_S = 0.1

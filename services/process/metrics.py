@@ -251,6 +251,7 @@ class TaskMetrics:
             worker.spilled_tuples,
             worker.owed_pairs,
             worker.longest_spill,
+            worker.longest_cleanup,
             worker.group_queries,
         ):
             gauge.remove(*self._labels)

@@ -20,6 +20,9 @@ from services.kafka.topics import Lane
 from services.task.task import Task
 from services.worker.health_problem import HealthProblem, shown_time
 
+REPORTED_S = 2.0
+"""The statistics topic has the partitions that have been silent for longer and delay results."""
+
 SILENT_S = 10.0
 """After a partition has been silent for so long, /healthz reports that the task waits for it."""
 
@@ -211,6 +214,12 @@ class TaskAssignment:
             "since": None if health_problem is None else health_problem.since,
             "failures": 0 if health_problem is None else health_problem.failures,
         }
+
+    def report(self) -> tuple[dict[str, Any], str, list[tuple[str, int, float]]]:
+        """What the statistics topic has of the task: `status`, its step, and the partitions that delay its results."""
+        now = time.monotonic()
+        silent = [(*lane, round(now - last_record_s, 1)) for lane, last_record_s in self.silent_lanes(REPORTED_S, now)]
+        return self.status(), "" if self.task is None else self.task.step, silent
 
     def _state(self) -> str:
         task = self.task

@@ -43,6 +43,9 @@ from services.worker.task_kind import TaskKind
 from services.worker.task_manager import TaskManager
 from services.worker.task_opener import ActivePlan, TaskOpener
 
+REPORT_S = 1.0
+"""How often the worker publishes how its tasks are."""
+
 
 class NoTables(TableManager):  # type: ignore[misc]
     """Faust's table manager without its pause. Faust waits a second before each start until all tables are declared,
@@ -132,6 +135,8 @@ class PlanRunner:
         spilled = scratch / "spilled" if folder is None else folder.spill_folder(active.group)
         shutil.rmtree(spilled, ignore_errors=True)  # a process that was killed could not delete it
         self._feedback = feedback
+        query, tasks = active.spec.query.name, active.layout.tasks
+        self._publisher = Publisher(parts.control, active.statistics, query, tasks, parts.settings.client_id)
         opener = TaskOpener(
             active,
             self._task_kind(),
@@ -163,6 +168,7 @@ class PlanRunner:
 
         self._starter: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._reporter: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start to join the group."""
@@ -178,18 +184,27 @@ class PlanRunner:
         )
         loop = asyncio.get_running_loop()
         self._watcher = loop.create_task(self.task_manager.watch())
+        self._reporter = loop.create_task(self._report())
         self._starter = loop.create_task(self._app.start())
 
     async def stop(self) -> None:
         """Deliver open epochs, and leave the group."""
-        if self._watcher is not None and self._starter is not None:
+        if self._watcher is not None and self._starter is not None and self._reporter is not None:
             self._watcher.cancel()
+            self._reporter.cancel()
             await self._app.stop()
             self._starter.cancel()
         if self._feedback is not None:
             self._feedback.close()
         if self._predecessor is not None:
             self._predecessor.close()
+
+    async def _report(self) -> None:
+        """Publish how the tasks are, until cancelled."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            for assignment in self.task_manager.assignments():
+                self._publisher.health(assignment.number, *assignment.report())
 
     def failure(self) -> BaseException | None:
         """Why the app has ended by itself; None while it runs."""
@@ -205,7 +220,7 @@ class PlanRunner:
         parts, spec, layout = self._parts, self.active.spec, self.active.layout
         if spec.group is not None:
             return GroupTasks(spec, spec.group, layout.sinks, parts.admin)
-        publisher = Publisher(parts.control, self.active.statistics, spec.query.name, layout.tasks)
+        publisher = self._publisher
         if isinstance(layout, Layout):
             return QueryTasks(spec, layout.tasks, parts.control, publisher)
         assert parts.versions is not None

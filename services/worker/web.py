@@ -7,22 +7,15 @@ them what it waits for, and gives them its `TaskManager` once it has one.
 
 from __future__ import annotations
 
-import errno
 import json
-import socket
 import threading
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 from typing import Any, Protocol
 
-from schemas.errors import WeirError
+from services.process.http_port import HttpHandler, HttpServer, listen
 from services.worker.health_problem import shown_time
-
-REQUEST_S = 10.0
-"""How long a client may take over its request."""
 
 
 class Health(Protocol):
@@ -90,7 +83,7 @@ class Pages:
         self.connection_problem = ""
         self._health: Health | None = None
         self._wait = Wait("starting", "its program to be loaded", time.time())
-        self._server = _listen(bind, port, self) if port else None
+        self._server = listen(_Server, bind, port, _Handler, pages=self) if port else None
         if self._server is not None:
             threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
 
@@ -128,23 +121,12 @@ class Pages:
         return HTTPStatus.OK if told["status"] == "ok" else HTTPStatus.SERVICE_UNAVAILABLE, told
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(HttpServer):
     pages: Pages
 
-    def server_bind(self) -> None:
-        """Bind without the name server look-up of `HTTPServer`."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore it: a client that went away is no fault of the worker."""
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(HttpHandler):
     server: _Server
-    timeout = REQUEST_S
-    server_version, sys_version = "weir", ""
 
     def do_GET(self) -> None:
         """Serve a page."""
@@ -167,25 +149,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, *given: Any) -> None:
-        """Log nothing: a client that asks every few seconds would fill the log."""
-
-
-def _listen(bind: str, port: int, pages: Pages) -> _Server:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # A new class, since the constructor does not take the address family.
-        server = type("_Server", (_Server,), {"address_family": family, "pages": pages})(address, _Handler)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise WeirError(
-                f"port {port} of {bind} is taken by another program: give another with --http-port, or 0 for none"
-            ) from None
-        why = error.strerror or str(error)
-        raise WeirError(
-            f"port {port} of {bind} cannot be opened ({why}): give an address of this machine with --http-bind, and a "
-            "port that you may use with --http-port"
-        ) from None
-    assert isinstance(server, _Server)
-    return server

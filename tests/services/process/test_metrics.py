@@ -53,6 +53,7 @@ def test_spills_are_counted_by_how_they_grow() -> None:
     assert value(metrics, "longest_spill_seconds") == 0.25
     again.retire()
     assert "weir_owed_pairs{" not in metrics.page().decode()
+    assert "weir_longest_cleanup_seconds{" not in metrics.page().decode()
     metrics.of("1").retire()
 
 

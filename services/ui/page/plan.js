@@ -1,0 +1,113 @@
+// Draws a join tree: sources at the left, the result at the right.
+
+import { bytes, count, element, perSecond, share } from "./format.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 176, HEIGHT = 66, GAP_X = 56, GAP_Y = 18, PAD = 14;
+
+function svg(name, attributes = {}, text = null) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
+  if (text !== null) made.textContent = text;
+  return made;
+}
+
+// Columns by the height of a node above its leaves, rows by its leaves.
+function layout(nodes) {
+  const byId = new Map(nodes.map((node) => [node.id, node]));
+  const places = new Map();
+  let row = 0;
+  const order = [];
+  const stack = [[nodes[0].id, false]];
+  while (stack.length) {
+    const [id, done] = stack.pop();
+    const node = byId.get(id);
+    if (!node.left) {
+      places.set(id, { column: 0, row: row++ });
+      order.push(id);
+    } else if (done) {
+      const left = places.get(node.left), right = places.get(node.right);
+      places.set(id, { column: Math.max(left.column, right.column) + 1, row: (left.row + right.row) / 2 });
+      order.push(id);
+    } else {
+      stack.push([id, true], [node.right, false], [node.left, false]);
+    }
+  }
+  return { byId, places, order, rows: row, columns: places.get(nodes[0].id).column + 1 };
+}
+
+const x = (place) => PAD + place.column * (WIDTH + GAP_X);
+const y = (place) => PAD + place.row * (HEIGHT + GAP_Y);
+const width = (rate) => (rate > 0 ? Math.min(1 + Math.log10(1 + rate) * 2, 14) : 1);
+const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+function title(node) {
+  if (node.left) return short(`${node.kind}`, 22);
+  return short(node.stream === node.id ? node.id : `${node.stream} ${node.id}`, 22);
+}
+
+export function describe(node) {
+  if (!node.left) return `${node.kind} ${node.stream} as ${node.id} ${node.window}: ${perSecond(node.per_s)}, ${count(node.alive)} alive`;
+  const off = node.off ? `, ${factor(node.off)}` : "";
+  return `${node.kind} ${node.id}: ${perSecond(node.per_s)}${off}, ${share(node.cores)} of a core, ${bytes(sum(node.state_bytes))} of state`;
+}
+
+const sum = (pair) => (pair ? pair[0] + pair[1] : null);
+const factor = (off) => (off >= 1 ? `${count(off)} × what was expected` : `1/${count(1 / off)} of what was expected`);
+
+export function drawPlan(plan, selected, select) {
+  const { byId, places, order, rows, columns } = layout(plan.nodes);
+  const wide = 2 * PAD + columns * WIDTH + (columns - 1) * GAP_X + 40;
+  const high = 2 * PAD + rows * HEIGHT + (rows - 1) * GAP_Y;
+  const drawing = svg("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "group", "aria-label": `Plan ${plan.text}` });
+  for (const id of order) {
+    const node = byId.get(id), place = places.get(id);
+    const parent = plan.nodes.find((one) => one.left === id || one.right === id);
+    const fromX = x(place) + WIDTH, fromY = y(place) + HEIGHT / 2;
+    const toX = parent ? x(places.get(parent.id)) : fromX + 36;
+    const toY = parent ? y(places.get(parent.id)) + HEIGHT / 2 + (parent.left === id ? -12 : 12) : fromY;
+    const bend = (toX - fromX) / 2;
+    drawing.append(svg("path", { class: "edge", d: `M${fromX},${fromY} C${fromX + bend},${fromY} ${toX - bend},${toY} ${toX},${toY}`, "stroke-width": width(node.per_s) }));
+  }
+  for (const id of order) {
+    const node = byId.get(id), place = places.get(id);
+    const group = svg("g", { class: "node", tabindex: 0, role: "button", "aria-label": describe(node), "aria-pressed": id === selected, "data-id": id, transform: `translate(${x(place)},${y(place)})` });
+    group.append(svg("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 6 }));
+    if (node.left) group.append(svg("rect", { class: "heat", width: WIDTH, height: HEIGHT, rx: 6, "fill-opacity": Math.min(node.cores || 0, 1) * 0.75 }));
+    group.append(svg("text", { x: 10, y: 20 }, title(node)));
+    group.append(svg("text", { x: 10, y: 38, class: "small" }, node.left ? `${perSecond(node.per_s)} · ${share(node.cores)} of a core` : `${perSecond(node.per_s)} ${node.window}`));
+    if (node.off) group.append(svg("text", { x: 10, y: 56, class: "off" }, short(`▲ ${factor(node.off)}`, 27)));
+    else group.append(svg("text", { x: 10, y: 56, class: "small" }, node.left ? `${bytes(sum(node.state_bytes))} state` : `${count(node.alive)} alive`));
+    const choose = () => select(id);
+    group.addEventListener("click", choose);
+    group.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); }
+    });
+    drawing.append(group);
+  }
+  return drawing;
+}
+
+// The figures of one node, exact ones as titles.
+export function nodeCard(node) {
+  const list = element("dl");
+  const add = (name, value, exact) => {
+    if (value === null || value === undefined) return;
+    list.append(element("dt", name), element("dd", value, exact === undefined ? {} : { title: String(exact) }));
+  };
+  add(node.left ? "Operator" : node.kind === "table" ? "Table" : "Source", node.left ? `${node.kind} ${node.id}` : `${node.stream} ${node.id} ${node.window}`);
+  for (const line of node.conditions) add("Condition", line);
+  add("Produces", perSecond(node.per_s), node.per_s);
+  if (node.expected_per_s !== null) add("Expected", perSecond(node.expected_per_s) + (node.off ? `: it is ${factor(node.off)}` : ""), node.expected_per_s);
+  if (node.alive !== null) add("Alive", `${count(node.alive)} tuples`, node.alive);
+  if (!node.left) { add("Read", `${count(node.tuples)} tuples`, node.tuples); return list; }
+  if (node.state_bytes) {
+    add("Takes in", `${perSecond(node.inputs_per_s[0])} left, ${perSecond(node.inputs_per_s[1])} right`);
+    if (node.selectivity !== null) add("Selectivity", node.selectivity.toPrecision(3), node.selectivity);
+    add("Share of a core, about", share(node.cores), node.cores);
+    add("State", `${bytes(node.state_bytes[0])} left, ${bytes(node.state_bytes[1])} right; ${count(node.state_tuples[0])} and ${count(node.state_tuples[1])} tuples`);
+    if (!node.complete[0] || !node.complete[1]) add("Incomplete", `${node.keys[0][0] + node.keys[0][1]} of ${node.keys[1][0] + node.keys[1][1]} keys completed`);
+  }
+  return list;
+}
+
