@@ -123,7 +123,7 @@ class Pace:
         expected = (1.0 - TIMED) * self.measure_s + TIMED * seconds
         self.measure_s = min(max(expected, self._said_s / BOUND), self._said_s * BOUND)
 
-    def found(self, *, better: bool, sure: bool) -> None:
+    def found(self, *, better: bool, sure: bool, changed_ms: int = 0) -> None:
         """Note what the last measurement has found.
 
         One that was not sure is repeated, each time after twice the time. One that was made because the data have
@@ -132,13 +132,15 @@ class Pace:
         Args:
             better: there is a better plan, by its price.
             sure: how much better it is exceeds the error.
+            changed_ms: for how long the data had been seen to differ.
         """
         if better and sure:
             self._enough = 1.0
         elif self._grew:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
         if self._measured is not None and ((self.after_change and self._enough <= ERRATIC) or not sure):
-            self.follow_up_at = self._measured + int(FOLLOW_UP_WINDOWS * self._window_ms * self._unsure)
+            new_ms = max(FOLLOW_UP_WINDOWS * self._window_ms - changed_ms, self._recent_ms)
+            self.follow_up_at = self._measured + int(new_ms * self._unsure)
         self._unsure = 1.0 if sure else 2.0 * self._unsure
 
     @property

@@ -299,7 +299,7 @@ class Survey:
         if better:
             ratio = math.log((running_s + calls_s) / (best_s + calls_s))
             sure = ratio > ERRORS * math.sqrt(squared_error(plans, evidence, np.full(2, calls_s)))
-        self._pace.found(better=better, sure=sure)
+        self._pace.found(better=better, sure=sure, changed_ms=self.changed_ms)
         took_s = engine.clock() - began_s
         if took_s > 0 and not first:  # the first one loads code
             self._pace.took(took_s)

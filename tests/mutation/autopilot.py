@@ -142,6 +142,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._done_s - self._grew_from_s", "self._done_s"),
         ("            self._enough = min(2.0 * self._enough, MOST_IN_VAIN)\n", "            pass\n"),
         ("            self._enough = 1.0\n", "            pass\n"),
+        ("FOLLOW_UP_WINDOWS * self._window_ms - changed_ms", "FOLLOW_UP_WINDOWS * self._window_ms"),
+        ("changed_ms, self._recent_ms)", "changed_ms, 0)"),
         ("        elif self._grew:", "        elif self.after_change:"),
         ("        if better and sure:", "        if better:"),
         ("(self._growth is None and seconds / passed", "(seconds / passed"),

@@ -216,6 +216,16 @@ def test_where_work_varies_of_itself_nothing_follows_a_growth_measured_in_vain()
         assert found == follows
 
 
+def test_a_measurement_is_repeated_when_windows_hold_no_older_data() -> None:
+    for changed_ms, due in ((0, 2500), (400, 2100), (99_999, 1700)):
+        pace = Pace(800, 0.001)
+        assert not pace.measures(0, drifted=True)
+        assert pace.measures(1500, drifted=True)
+        pace.after_change = True
+        pace.found(better=True, sure=False, changed_ms=changed_ms)
+        assert pace.follow_up_at == due
+
+
 def test_drift_measured_in_vain_does_not_hide_a_growth() -> None:
     pace, done_s, after_changes = Pace(800, 0.001), 0.0, 0
     for time in range(0, 40_000, 100):
