@@ -138,6 +138,9 @@ class Pace:
             self._enough = 1.0
         elif self._grew:
             self._enough = min(2.0 * self._enough, MOST_IN_VAIN)
+        if self.after_change:
+            # What was unsure before says nothing about the new data.
+            self._unsure = 1.0
         if self._measured is not None and ((self.after_change and self._enough <= ERRATIC) or not sure):
             new_ms = max(FOLLOW_UP_WINDOWS * self._window_ms - changed_ms, self._recent_ms)
             self.follow_up_at = self._measured + int(new_ms * self._unsure)

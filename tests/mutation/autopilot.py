@@ -144,6 +144,7 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self._enough = 1.0\n", "            pass\n"),
         ("FOLLOW_UP_WINDOWS * self._window_ms - changed_ms", "FOLLOW_UP_WINDOWS * self._window_ms"),
         ("changed_ms, self._recent_ms)", "changed_ms, 0)"),
+        ("            self._unsure = 1.0\n", "            pass\n"),
         ("        elif self._grew:", "        elif self.after_change:"),
         ("        if better and sure:", "        if better:"),
         ("(self._growth is None and seconds / passed", "(seconds / passed"),

@@ -226,6 +226,18 @@ def test_a_measurement_is_repeated_when_windows_hold_no_older_data() -> None:
         assert pace.follow_up_at == due
 
 
+def test_what_was_unsure_before_the_data_changed_does_not_delay_a_repetition() -> None:
+    pace = Pace(800, 0.001)
+    assert not pace.measures(0, drifted=True)
+    assert pace.measures(1500, drifted=False)
+    for _ in range(5):
+        pace.found(better=True, sure=False)
+    assert pace.follow_up_at == 1500 + 16 * 1000
+    pace.after_change = True
+    pace.found(better=True, sure=False)
+    assert pace.follow_up_at == 1500 + 1000
+
+
 def test_drift_measured_in_vain_does_not_hide_a_growth() -> None:
     pace, done_s, after_changes = Pace(800, 0.001), 0.0, 0
     for time in range(0, 40_000, 100):
