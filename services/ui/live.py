@@ -6,6 +6,7 @@ it grows for as long as the process runs.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,15 +15,18 @@ from typing import Any
 
 from operators.data.statistics import EngineStatistics
 from operators.explain.analyze import Observation
-from schemas.errors import DataError, StateError
+from schemas.errors import BrokerError, DataError, StateError
 from schemas.messages.control import Decision, TaskHealth, TaskStatistics, decode_control
 from services.kafka.log_consumer import LogBatch, LogFollower, position_of
-from services.kafka.topics import ControlTopics
+from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
 from services.ui.headline import ABSENT_S, Headline, TaskView, headline
 from services.ui.timeline import Gain, Gauges, Timeline
 
 POLL_S = 0.2
+
+LOOK_S = 5.0
+"""How often the topic of decisions is looked for while it is missing."""
 
 
 @dataclass(slots=True)
@@ -90,12 +94,10 @@ class LiveQuery:
         self._problem = ""
         self._timeline = Timeline()
         self._second = 0
-        topics = ControlTopics.of(group)
-        self._followers = [
-            LogFollower(clients, topics.statistics, "statistics", self._follow, poll_s=POLL_S),
-            # Where no worker adapts the plan, this topic is missing.
-            LogFollower(clients, topics.decisions, "decisions", self._take, poll_s=POLL_S),
-        ]
+        self._clients = clients
+        self._topics = topics = ControlTopics.of(group)
+        self._followers = [LogFollower(clients, topics.statistics, "statistics", self._follow, poll_s=POLL_S)]
+        self._looks_s = 0.0
 
     def start(self) -> LiveQuery:
         """Start to read."""
@@ -105,8 +107,7 @@ class LiveQuery:
 
     def close(self) -> None:
         """Stop reading."""
-        for follower in self._followers:
-            follower.stop()
+        # The first one's thread starts the second one.
         for follower in self._followers:
             follower.close()
 
@@ -178,11 +179,22 @@ class LiveQuery:
         if second != self._second:
             self._second = second
             since_ms = message.sent_ms - ABSENT_S * 1000
-            self._timeline.set(second, [_gauges(t) for t in self._tasks.values() if t.reported_ms >= since_ms])
+            self._timeline.set(message.sent_ms, [_gauges(t) for t in self._tasks.values() if t.reported_ms >= since_ms])
 
     def _follow(self, batch: LogBatch) -> None:
         self._problem = batch.problem
         self._take(batch)
+        if len(self._followers) == 1 and time.monotonic() >= self._looks_s:
+            self._follow_decisions()
+
+    def _follow_decisions(self) -> None:
+        """Follow the decisions, too, once their topic is there: no worker may ever adapt the plan."""
+        self._looks_s = time.monotonic() + LOOK_S
+        topic = self._topics.decisions
+        with contextlib.suppress(BrokerError):
+            if TopicAdmin(self._clients).exists(topic) and not self._followers[0].stopped:
+                self._followers.append(LogFollower(self._clients, topic, "decisions", self._take, poll_s=POLL_S))
+                self._followers[-1].start()
 
     def _take(self, batch: LogBatch) -> None:
         for record in batch.records:

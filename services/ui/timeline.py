@@ -20,6 +20,7 @@ class Moment:
         second: since 1970.
         inputs, results, late: tuples in that second.
         busy: cores that the engines took.
+        at_ms: when in that second the rest was noted, by the wall clock.
         cut: event time (ms) that all tasks had reached; 0 while some had not begun.
         pending: tuples that waited for the watermark.
         state_bytes: memory of states and sources.
@@ -31,6 +32,7 @@ class Moment:
     results: float = 0.0
     late: float = 0.0
     busy: float = 0.0
+    at_ms: int = 0
     cut: int = 0
     pending: int = 0
     state_bytes: int = 0
@@ -87,9 +89,10 @@ class Timeline:
             moment.late += gain.late * share
             moment.busy += gain.busy_s * share
 
-    def set(self, second: int, tasks: Iterable[Gauges]) -> None:
-        """Set what all tasks have in a second."""
-        known, moment = list(tasks), self._moment(second)
+    def set(self, at_ms: int, tasks: Iterable[Gauges]) -> None:
+        """Set what all tasks have at a moment of the wall clock, for its second."""
+        known, moment = list(tasks), self._moment(at_ms // 1000)
+        moment.at_ms = at_ms
         moment.cut = min((task.cut for task in known), default=0)
         moment.pending = sum(task.pending for task in known)
         moment.state_bytes = sum(task.state_bytes for task in known)
@@ -109,7 +112,7 @@ class Timeline:
             some = [self._moments[second] for second in seconds[begin : begin + max(step, 1)]]
             for name in COLUMNS:
                 values = [getattr(moment, name) for moment in some]
-                last = name in ("second", "cut")
+                last = name in ("second", "at_ms", "cut")
                 found[name].append(values[-1] if last else round(sum(values) / len(values), 3))
         return found
 

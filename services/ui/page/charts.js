@@ -5,7 +5,7 @@ import { bytes, count, duration, element, perSecond, share, time } from "./forma
 const CHARTS = [
   { id: "rates", name: "Tuples read", of: (h) => h.inputs, show: perSecond },
   { id: "results", name: "Results", of: (h) => h.results, show: perSecond },
-  { id: "lag", name: "Results behind the clock", of: (h) => h.cut.map((cut, n) => (cut > 0 && h.second[n] * 1000 - cut < 864e5 ? Math.max(h.second[n] * 1000 - cut, 0) : null)), show: duration },
+  { id: "lag", name: "Results behind the clock", of: (h) => h.cut.map((cut, n) => (cut > 0 && h.at_ms[n] - cut < 864e5 ? Math.max(h.at_ms[n] - cut, 0) : null)), show: duration },
   { id: "cores", name: "Cores", of: (h) => h.busy, show: share },
   { id: "state", name: "State", of: (h) => h.state_bytes, show: bytes },
   { id: "pending", name: "Tuples that wait", of: (h) => h.pending, show: count },

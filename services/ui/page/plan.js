@@ -3,7 +3,7 @@
 import { bytes, count, element, perSecond, share } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 176, HEIGHT = 66, GAP_X = 56, GAP_Y = 18, PAD = 14;
+const WIDTH = 204, HEIGHT = 66, GAP_X = 56, GAP_Y = 18, PAD = 14;
 
 function svg(name, attributes = {}, text = null) {
   const made = document.createElementNS(SVG, name);
@@ -76,7 +76,7 @@ export function drawPlan(plan, selected, select) {
     if (node.left) group.append(svg("rect", { class: "heat", width: WIDTH, height: HEIGHT, rx: 6, "fill-opacity": Math.min(node.cores || 0, 1) * 0.75 }));
     group.append(svg("text", { x: 10, y: 20 }, title(node)));
     group.append(svg("text", { x: 10, y: 38, class: "small" }, node.left ? `${perSecond(node.per_s)} · ${share(node.cores)} of a core` : `${perSecond(node.per_s)} ${node.window}`));
-    if (node.off) group.append(svg("text", { x: 10, y: 56, class: "off" }, short(`▲ ${factor(node.off)}`, 27)));
+    if (node.off) group.append(svg("text", { x: 10, y: 56, class: "off" }, short(`▲ ${factor(node.off)}`, 30)));
     else group.append(svg("text", { x: 10, y: 56, class: "small" }, node.left ? `${bytes(sum(node.state_bytes))} state` : `${count(node.alive)} alive`));
     const choose = () => select(id);
     group.addEventListener("click", choose);

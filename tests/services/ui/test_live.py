@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.messages.control import TaskHealth
+from schemas.messages.control import Decision, TaskHealth
 from services.control.control_log import ControlLog
 from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
@@ -75,6 +75,10 @@ def test_it_follows_the_topics_of_a_group(topics: Topics) -> None:
         wait_for(lambda: live.snapshot().views, "the message")
         assert live.snapshot().headline.held == "task 0, which recovers"
         assert live.snapshot().problem == ""
+        assert live.snapshot().decisions == {}
+        made = Decision(query="q", number=1, adaptation={"made": True}, account={}, first_plan="(L R)")
+        control.publish(TopicAdmin(clients).decisions(group, 1), "1", made)
+        wait_for(lambda: live.snapshot().decisions, "the decision, whose topic was missing")
     finally:
         control.close()
         live.close()
