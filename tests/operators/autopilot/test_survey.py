@@ -335,3 +335,18 @@ def test_what_others_tell_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         run_on(engine, 3, 1, lambda _: FEW_B)
     assert autopilot._survey.found is own
     assert len(autopilot._weighed) == 4
+
+
+def test_what_was_seen_longer_than_a_window_ago_does_not_pay_for_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+
+    def noted(account: Account, prices: object, lost_s: float, changed_s: float, terms: object) -> Account:
+        seen.append(changed_s)
+        return account
+
+    monkeypatch.setattr("operators.autopilot.autopilot.noticed", noted)
+    monkeypatch.setattr(Survey, "changed_ms", 10**9)
+    engine = star()
+    observed(engine, Autopilot(engine, look_always=True))
+    run(engine, 3, lambda _: EVEN)
+    assert set(seen) == {WINDOW_MS / 1000}
