@@ -166,7 +166,7 @@ def _tasks(snapshot: Snapshot) -> list[Document]:
                 "busy": view.busy,
                 "pending": view.pending,
                 "owed": view.owed,
-                "inputs_per_s": None if one is None or one.apart_s <= 0 else _per_s(one.gained(_inputs), one.apart_s),
+                "inputs_per_s": None if one is None or one.apart_s <= 0 else one.gained(_inputs) / one.apart_s,
                 "results": 0 if latest is None else latest.results,
                 "late": 0 if latest is None else latest.late,
                 "state_tuples": 0 if latest is None else latest.state_tuples,
@@ -181,7 +181,3 @@ def _tasks(snapshot: Snapshot) -> list[Document]:
 
 def _inputs(statistics: Any) -> float:
     return float(statistics.input_tuples)
-
-
-def _per_s(gained: float, seconds: float) -> float:
-    return gained / seconds
