@@ -169,6 +169,11 @@ class Autopilot:
         """The decisions, oldest first."""
         return list(self.decisions.values())
 
+    @property
+    def found(self) -> Surveyed | None:
+        """The last measurement of this engine; None before the first."""
+        return self._survey.found
+
     def looks(self, span_ms: int, tuples: int) -> int:
         """Return into how many pieces to divide the processing of some tuples, so that looks between are worth it.
 
@@ -255,7 +260,7 @@ class Autopilot:
         before, self._weighed, self._running = self._prices, known, self._engine.plan
         since_s, self._weighed_s = self._weighed_s, self._survey.done_s
         self._best = best_for_all(known, self._engine.plan)
-        self._prices = self._priced(known)
+        self._prices = priced(known, self._engine.plan, self._best, self.first, self._limits.terms)
         if before is not None:
             # What was expected of a change may never have been true.
             expected = self._is_expected and changed_s > 0
@@ -267,17 +272,6 @@ class Autopilot:
         self._is_expected = False
         self._advice = self._advise() if is_better(self._prices, self._limits.terms) else None
         self._told = None
-
-    def _priced(self, known: list[Surveyed]) -> Prices:
-        plans = PlanPrices([self._engine.plan, self._best, self.first])
-        # The fixed costs of calls are the same for every plan, and part of what a saving is a share of.
-        each = np.array([plans.of(one.evidence) + one.calls_s for one in known])
-        total = each.sum(axis=0)
-        prices, error = Prices(*total.tolist()), 0.0
-        if is_better(prices, self._limits.terms):
-            for one, own in zip(known, each, strict=True):
-                error += squared_error(plans, one.evidence, total - own + one.calls_s)
-        return replace(prices, error=math.sqrt(error))
 
     def _advise(self) -> Advice:
         """Choose a strategy for the change of all tasks to the best plan, and predict its cost."""
@@ -406,6 +400,19 @@ def best_for_all(known: Sequence[Surveyed], running: Plan) -> Plan:
     plans = [running, *best]
     prices = PlanPrices(plans)
     return plans[int(np.argmin(np.sum([prices.of(one.evidence) for one in known], axis=0)))]
+
+
+def priced(known: Sequence[Surveyed], running: Plan, best: Plan, first: Plan, terms: Terms) -> Prices:
+    """Return what three plans cost all tasks together, with the error if the best one seems better."""
+    plans = PlanPrices([running, best, first])
+    # The fixed costs of calls are the same for every plan, and part of what a saving is a share of.
+    each = np.array([plans.of(one.evidence) + one.calls_s for one in known])
+    total = each.sum(axis=0)
+    prices, error = Prices(*total.tolist()), 0.0
+    if is_better(prices, terms):
+        for one, own in zip(known, each, strict=True):
+            error += squared_error(plans, one.evidence, total - own + one.calls_s)
+    return replace(prices, error=math.sqrt(error))
 
 
 def _same(a: list[Surveyed], b: list[Surveyed]) -> bool:

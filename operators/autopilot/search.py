@@ -1,4 +1,4 @@
-"""Prices plans and finds the cheapest: `price` and `cheapest_plan`.
+"""Prices plans and finds the cheapest: `price`, `cheapest_plan`, and for comparison `cheapest_by_last_join`.
 
 A plan's price is the work of its joins in seconds of one core per second of event time, by the unit costs of
 `operators.migration.sizes`, corrected by what the engine has been seen to take (`operators.autopilot.learning`). Up to
@@ -84,13 +84,29 @@ def squared_error(plans: PlanPrices, evidence: Evidence, beside: F64) -> float:
 def cheapest_plan(evidence: Evidence, running: Plan) -> Plan:
     """Return the cheapest plan found; of equally cheap ones the running one."""
     aliases = running.aliases
-    if evidence.query.subtracted and len(evidence.pairs) < len(aliases) - 1:
-        return running  # something is subtracted whatever it contains
-    found = _of_subsets(evidence, aliases) if len(aliases) <= MOST_SUBSETS else _of_intervals(evidence, running)
+    if _has_no_order(evidence):
+        return running
+    found = _Subsets(evidence, aliases).best if len(aliases) <= MOST_SUBSETS else _of_intervals(evidence, running)
     if same_tree(found, running):
         return running
     cost, cost_now = PlanPrices([found, running]).of(evidence)
     return running if cost >= cost_now else found
+
+
+def cheapest_by_last_join(evidence: Evidence, running: Plan, most: int) -> list[Plan]:
+    """Return the cheapest plan for each choice of the last join's inputs, without cross products if one has none: the
+    cheapest `most` of them, in order. Beyond MOST_SUBSETS aliases, those of the orders that `cheapest_plan` tries."""
+    aliases = running.aliases
+    if _has_no_order(evidence):
+        return []
+    if len(aliases) <= MOST_SUBSETS:
+        return _Subsets(evidence, aliases).by_last_join(most)
+    return sorted(_of_orders(evidence, running), key=lambda plan: price(evidence, plan))[:most]
+
+
+def _has_no_order(evidence: Evidence) -> bool:
+    """Return whether something is subtracted whatever it contains."""
+    return bool(evidence.query.subtracted) and len(evidence.pairs) < len(evidence.arrivals) - 1
 
 
 def same_tree(a: Plan, b: Plan) -> bool:
@@ -104,25 +120,51 @@ def _arrays(sizes: SetSizes, shape: tuple[int, ...] = (-1,)) -> tuple[Any, ...]:
     return tuple(np.ascontiguousarray(array.reshape(shape)) for array in found)
 
 
-def _of_subsets(evidence: Evidence, aliases: tuple[str, ...]) -> Plan:
-    masks = np.arange(1 << len(aliases), dtype=np.int64)
-    members = (masks[:, np.newaxis] >> np.arange(len(aliases)) & 1).astype(np.bool_)
-    arrays = _arrays(sizes_of(evidence, members, aliases))
-    cost, left = cheapest_trees(*arrays, np.array(evidence.units), False)
-    if not np.isfinite(cost[-1]):
-        cost, left = cheapest_trees(*arrays, np.array(evidence.units), True)
+class _Subsets:
+    """The cheapest tree of every subset of some aliases, by bit mask."""
 
-    def plan(mask: int) -> Plan:
+    def __init__(self, evidence: Evidence, aliases: tuple[str, ...]) -> None:
+        self._aliases = aliases
+        masks = np.arange(1 << len(aliases), dtype=np.int64)
+        members = (masks[:, np.newaxis] >> np.arange(len(aliases)) & 1).astype(np.bool_)
+        self._arrays = _arrays(sizes_of(evidence, members, aliases))
+        self._units = np.array(evidence.units)
+        self._crossing = False
+        self._cost, self._left = cheapest_trees(*self._arrays, self._units, False)
+        if not np.isfinite(self._cost[-1]):
+            self._crossing = True
+            self._cost, self._left = cheapest_trees(*self._arrays, self._units, True)
+
+    @property
+    def best(self) -> Plan:
+        """The cheapest tree of all aliases."""
+        return self._tree(len(self._cost) - 1)
+
+    def by_last_join(self, most: int) -> list[Plan]:
+        """Return the cheapest tree for each choice of the last join's inputs: the cheapest `most` of them, in order."""
+        whole, links = len(self._cost) - 1, self._arrays[4]
+        left = np.arange(1, whole, 2, dtype=np.int64)  # each has the first alias
+        below, apart = (of[left] + of[whole ^ left] for of in (self._cost, links))
+        there = np.isfinite(below) & (self._crossing | (links[whole] > apart))
+        left, below = left[there], below[there]
+        cost = below + joining_cost(np.full_like(left, whole), left, whole ^ left, *self._arrays, self._units)
+        chosen = left[np.argsort(cost, kind="stable")[:most]].tolist()
+        return [Join(self._tree(mask), self._tree(whole ^ mask)) for mask in chosen]
+
+    def _tree(self, mask: int) -> Plan:
         if mask & (mask - 1) == 0:
-            return Leaf(aliases[mask.bit_length() - 1])
-        return Join(plan(int(left[mask])), plan(mask ^ int(left[mask])))
-
-    return plan(len(masks) - 1)
+            return Leaf(self._aliases[mask.bit_length() - 1])
+        left = int(self._left[mask])
+        return Join(self._tree(left), self._tree(mask ^ left))
 
 
 def _of_intervals(evidence: Evidence, running: Plan) -> Plan:
+    return min(_of_orders(evidence, running), key=lambda plan: price(evidence, plan))
+
+
+def _of_orders(evidence: Evidence, running: Plan) -> list[Plan]:
     orders = (running.aliases, _greedy(evidence, running.aliases).aliases)
-    return min((cheapest_of_order(evidence, order) for order in orders), key=lambda plan: price(evidence, plan))
+    return [cheapest_of_order(evidence, order) for order in orders]
 
 
 def cheapest_of_order(evidence: Evidence, aliases: tuple[str, ...]) -> Plan:

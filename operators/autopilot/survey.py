@@ -65,7 +65,7 @@ class Surveyed:
         at: event time of the measurement.
         best: the best plan for it; the running one if none is better.
         calls_s: work per second of event time that no plan saves: the fixed costs of calls.
-        statistics: of the engine, with links, by which the cost of a change is predicted; None of the own engine.
+        statistics: of the engine, with links, by which the cost of a change is predicted; None until it is published.
     """
 
     at: int

@@ -95,6 +95,21 @@ class LinkStatistics:
     equality: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """A value that many tuples of a source have in a column by which they are joined (`operators.engine.hot_keys`).
+
+    Attributes:
+        value: as text.
+        share: of the source's living tuples.
+    """
+
+    alias: str
+    column: str
+    value: str
+    share: float
+
+
 MESSAGES = ("suspend", "resume", "mark", "unmark")
 """The kinds of feedback messages (JIT 4.2)."""
 
@@ -244,6 +259,7 @@ class EngineStatistics:
         slices: number of slices processed.
         busy_s: seconds spent processing, by the engine's clock.
         links: measured only on request.
+        hot_keys: None unless they were looked for.
         migrations: the requested migrations, in the order of their cuts.
         feedback: between the operators of all plans so far; empty where feedback is off.
         spill: None without a memory budget.
@@ -268,6 +284,7 @@ class EngineStatistics:
     busy_s: float = 0.0
     sources: tuple[SourceStatistics, ...] = ()
     links: tuple[LinkStatistics, ...] = ()
+    hot_keys: tuple[HotKey, ...] | None = None
     migrations: tuple[MigrationStatistics, ...] = ()
     feedback: tuple[EdgeStatistics, ...] = ()
     spill: SpillStatistics | None = None

@@ -20,6 +20,7 @@ from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
 from operators.difference.pipeline import change_kinds
 from operators.engine.executors import executor_of
+from operators.engine.hot_keys import hot_keys
 from operators.engine.intake import Intake, IntakeMethods, LateRows
 from operators.engine.numbered import NumberedPurge
 from operators.engine.selection import SourceSelection
@@ -725,11 +726,11 @@ class Engine(IntakeMethods):
 
     # --- Introspection ------------------------------------------------------------------------------
 
-    def statistics(self, *, links: bool = False) -> EngineStatistics:
-        """Return counters and sizes as of now; with `links` also selectivities of predicates, from a sample."""
-        return self._statistics(self._executor, links=links)
+    def statistics(self, *, links: bool = False, hot: bool = False) -> EngineStatistics:
+        """Return counters and sizes as of now; from a sample also selectivities with `links`, hot keys with `hot`."""
+        return self._statistics(self._executor, links=links, hot=hot)
 
-    def _statistics(self, executor: Executor, *, links: bool) -> EngineStatistics:
+    def _statistics(self, executor: Executor, *, links: bool, hot: bool = False) -> EngineStatistics:
         size = self._size_bytes(executor)
         return EngineStatistics(
             input_tuples=self._input_tuples,
@@ -753,6 +754,7 @@ class Engine(IntakeMethods):
                 self._selection.statistics(self._sources, alias, self.cut, self._span_ms()) for alias in self._aliases
             ),
             links=measure_links(self._sources, self.cut) if links else (),
+            hot_keys=hot_keys(self._sources, self.cut) if hot else None,
             migrations=self._schedule.statistics(self.cut),
             spill=self._spill_statistics(),
             feedback=self.feedback,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import msgspec
 
 from operators.data.statistics import EdgeStatistics, SpillStatistics
+from schemas.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +114,32 @@ class GroupStatistics:
     def feedback(self) -> tuple[EdgeStatistics, ...]:
         """The feedback in all runners."""
         return tuple(edge for runner in self.runners for edge in runner.feedback)
+
+    @property
+    def spill(self) -> SpillStatistics | None:
+        """Of all runners with a memory budget: sums, and the longest spill and cleanup; None without a budget."""
+        found = [runner.spill for runner in self.runners if runner.spill is not None]
+        if not found:
+            return None
+        names = [field.name for field in fields(SpillStatistics) if field.name != "strategy"]
+        total = {
+            name: (max if name.startswith("longest") else sum)(getattr(spill, name) for spill in found)
+            for name in names
+        }
+        return SpillStatistics(found[0].strategy, **total)
+
+    def document(self) -> dict[str, Any]:
+        """Return the statistics as dictionaries and tuples that JSON can encode."""
+        return asdict(self)
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any]) -> GroupStatistics:
+        """Read what `document` made, in this or another version of the software; unknown keys are ignored.
+
+        Raises:
+            DataError: a key is missing or has another type; the message names it.
+        """
+        try:
+            return msgspec.convert(dict(document), GroupStatistics)
+        except msgspec.ValidationError as error:
+            raise DataError(f"no statistics of a group: {error}") from None

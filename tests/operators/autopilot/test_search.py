@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from operators.autopilot import search
 from operators.autopilot.evidence import Aliases, Arrivals, Evidence
 from operators.autopilot.join_sample import Share
-from operators.autopilot.search import cheapest_plan, price, prices, same_tree
+from operators.autopilot.search import cheapest_by_last_join, cheapest_plan, price, prices, same_tree
 from operators.autopilot.sizes import demanded, sizes_of
 from operators.plan.plan import Join, Leaf, Plan, left_deep, postorder
 from tests.operators.migrating import joined
@@ -84,6 +84,26 @@ def test_no_tree_without_a_cross_product_is_cheaper(evidence: Evidence) -> None:
 
 @PROPERTY
 @given(evidences())
+def test_of_each_last_join_the_cheapest_tree_is_found(evidence: Evidence) -> None:
+    aliases, least = tuple(evidence.arrivals), dict[frozenset[Aliases], float]()
+    for plan in trees(aliases):
+        if not crosses(plan, frozenset(evidence.pairs)):
+            last = inputs(plan)
+            least[last] = min(least.get(last, math.inf), price(evidence, plan))
+    found = cheapest_by_last_join(evidence, left_deep(aliases), 1000)
+    assert {inputs(plan): price(evidence, plan) for plan in found} == pytest.approx(least)
+    assert [price(evidence, plan) for plan in found] == pytest.approx(sorted(least.values()))
+    assert cheapest_by_last_join(evidence, left_deep(aliases), 2) == found[:2]
+
+
+def inputs(plan: Plan) -> frozenset[Aliases]:
+    """The aliases of the last join's inputs."""
+    assert isinstance(plan, Join)
+    return frozenset({frozenset(plan.left.aliases), frozenset(plan.right.aliases)})
+
+
+@PROPERTY
+@given(evidences())
 def test_the_search_over_intervals_is_no_worse_than_the_running_plan(evidence: Evidence) -> None:
     running = left_deep(tuple(evidence.arrivals))
     with pytest.MonkeyPatch.context() as patch:
@@ -109,6 +129,7 @@ def test_a_hundred_streams_are_planned() -> None:
     found = cheapest_plan(evidence, running)
     assert price(evidence, found) < price(evidence, running)
     assert sorted(found.aliases) == sorted(running.aliases)
+    assert cheapest_by_last_join(evidence, running, 6)[0] == found
 
 
 def test_intervals_of_a_chain_are_all_its_trees() -> None:
@@ -173,8 +194,11 @@ def test_a_set_difference_keeps_what_has_no_match_and_subtracts_first_what_stops
     sizes = sizes_of(evidence, sets, tuple("ABCD"))
     assert sizes.held == pytest.approx([1500 * math.exp(-3.0), 1500 * math.exp(-3.6), 1000.0])
     assert str(cheapest_plan(evidence, left_deep(tuple("ABCD")))) == "(((A C) D) B)"
+    every = cheapest_by_last_join(evidence, left_deep(tuple("ABCD")), 6)
+    assert [str(plan) for plan in every] == ["(((A C) D) B)", "(((A C) B) D)", "(((A D) B) C)"]
     del pairs[frozenset("AB")]
     assert str(cheapest_plan(replace(evidence, pairs=pairs), left_deep(tuple("ABCD")))) == "(((A B) C) D)"
+    assert cheapest_by_last_join(replace(evidence, pairs=pairs), left_deep(tuple("ABCD")), 6) == []
 
 
 def test_trees_with_the_same_sub_plans_are_the_same() -> None:
