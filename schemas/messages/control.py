@@ -1,15 +1,15 @@
 """Messages of the control topics: JSON objects with a `type` and a version `v`.
 
-Six kinds of topics, each with one partition:
+Seven kinds of topics, each with one partition:
 
 - `<group>.control`: the barrier of plan changes (`Request` to `Done`), never shortened, read from the beginning by
   every worker and coordinator of the group. `services.control.barrier` documents the effects of the messages and their
   order; each of them may arrive twice, late, or from a process that died long ago.
-- `<group>.statistics`: a `TaskStatistics` about once a second from every running task, under the task's number as key;
-  kept for minutes. Counters start at 0 with each incarnation of a task (`life`): differences make sense within one
-  incarnation only. `TaskHealth` says how a worker sees its task, also while the task does not run. `Measured` reports
-  what a task has measured for the choice of a plan, `PartitionTotals` what was produced from partition groups that
-  other tasks store (`operators.spill.exchange`).
+- `<group>.statistics`: a `TaskStatistics`, or a `GroupTaskStatistics`, about once a second from every running task,
+  under the task's number as key; kept for minutes. `<group>.history` has one of thirty for a day. Counters start at 0
+  with each incarnation of a task (`life`): differences make sense within one incarnation only. `TaskHealth` says how a
+  worker sees its task, also while the task does not run. `Measured` reports what a task has measured for the choice of
+  a plan, `PartitionTotals` what was produced from partition groups that other tasks store (`operators.spill.exchange`).
 - `<group>.decisions`: a `Decision` for each change of plans that was weighed, under its number as key, compacted. The
   task that decides (`services.program.leader`) reads it when it starts, and `weir decisions` for people.
 - `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, kept
@@ -207,6 +207,28 @@ class TaskStatistics(_Message, frozen=True, kw_only=True, tag="statistics"):
     engine: dict[str, Any]
 
 
+class GroupTaskStatistics(_Message, frozen=True, kw_only=True, tag="group-statistics"):
+    """What a running task of a group of queries reports about itself; as `TaskStatistics` otherwise.
+
+    Attributes:
+        query: name of the group.
+        engine: `GroupStatistics.document()`; `GroupStatistics.from_document` reads it.
+    """
+
+    query: str
+    task: int
+    tasks: int
+    life: str
+    sent_ms: int
+    seconds: float
+    engine: dict[str, Any]
+
+
+COMPUTING = "computing an epoch"
+DELIVERING = "delivering to Kafka"
+"""Steps of a task's thread that take milliseconds unless something is wrong."""
+
+
 class TaskHealth(_Message, frozen=True, kw_only=True, tag="health"):
     """How a worker sees a task, about once a second; also while the task recovers or cannot be opened.
 
@@ -215,8 +237,10 @@ class TaskHealth(_Message, frozen=True, kw_only=True, tag="health"):
         worker: the worker's client id.
         sent_ms: wall clock of the worker.
         status: the task's entry in /healthz.
-        step: what the task's thread is doing; empty where there is none.
+        step: what the task's thread is doing, such as COMPUTING or DELIVERING; empty where there is none.
         silent: partitions that delay results: topic, partition, seconds since the last record.
+        slowest: a few of the partitions that others wait for, since their events are older.
+        commits, commit_s: how many epochs this incarnation has delivered, and the seconds that took.
     """
 
     query: str
@@ -226,6 +250,9 @@ class TaskHealth(_Message, frozen=True, kw_only=True, tag="health"):
     status: dict[str, Any]
     step: str = ""
     silent: list[tuple[str, int, float]] = []
+    slowest: list[tuple[str, int]] = []
+    commits: int = 0
+    commit_s: float = 0.0
 
 
 class RegisteredQuery(_Message, frozen=True, kw_only=True, tag="query"):
@@ -372,6 +399,7 @@ BarrierMessage = Opened | Request | Propose | Answer | Cut | Withdraw | Started 
 ControlMessage = (
     BarrierMessage
     | TaskStatistics
+    | GroupTaskStatistics
     | TaskHealth
     | RegisteredQuery
     | RegisteredGroup

@@ -1,7 +1,8 @@
 """What the tasks of a query have measured for the choice of its plan, on the statistics topic.
 
-Each task but the one that decides has a `Surveyor`, which publishes. `SurveyLog` keeps the newest for the one that
-decides (`services.program.leader`). A lost message is made good by the next one.
+Each task publishes through a `SurveyPublisher`: the one that decides (`services.program.leader`) by itself, each other
+one by its `Surveyor`. `SurveyLog` keeps the newest of the others for the one that decides, and `services.ui.watch.live`
+those of all tasks for people. A lost message is made good by the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import replace
 from confluent_kafka import OFFSET_END
 
 from operators.autopilot.survey import Survey, Surveyed
-from operators.data.statistics import EngineStatistics
 from operators.engine.engine import Engine
 from schemas.errors import StateError, WeirError
 from schemas.messages.control import Measured, decode_control
@@ -35,20 +35,40 @@ LEADER = 0
 POLL_S = 0.1
 
 
+class SurveyPublisher:
+    """Publishes what one task has measured; used by its thread, between epochs."""
+
+    def __init__(self, engine: Engine, task: int, control: ControlLog, topic: str) -> None:
+        self._engine = engine
+        self._task = task
+        self._control = control
+        self._topic = topic
+        self._found: Surveyed | None = None
+        self._message: Measured | None = None
+        self._sent_s = float("-inf")
+
+    def publish(self, found: Surveyed | None, now: float, *, at_once: bool = False) -> None:
+        """Publish what has been measured last, if there was no message in the last REPEAT_S.
+
+        Args:
+            at_once: even if there was one.
+        """
+        if found is None or (now - self._sent_s < REPEAT_S and not at_once):
+            return
+        if self._message is None or found is not self._found:
+            survey = replace(found, statistics=self._engine.statistics(links=True)).document()
+            self._found, self._message = found, Measured(query=self._engine.query.name, task=self._task, survey=survey)
+        self._sent_s = now
+        self._control.publish(self._topic, str(self._task), self._message)
+
+
 class Surveyor:
     """Measures for a task that does not decide; used by its thread, between epochs."""
 
     def __init__(self, engine: Engine, task: int, control: ControlLog, topic: str) -> None:
         self._survey = Survey(engine)
-        self._engine = engine
-        self._query = engine.query.name
-        self._task = task
-        self._control = control
-        self._topic = topic
-        self._published: Surveyed | None = None
-        self._statistics: EngineStatistics | None = None
-        self._leader = ""
-        self._sent_s = float("-inf")
+        self._publisher = SurveyPublisher(engine, task, control, topic)
+        self._told: tuple[Surveyed | None, str] = None, ""
         self._version = 0
 
     def observe(self) -> None:
@@ -62,15 +82,9 @@ class Surveyor:
             self._version = len(view.changes)
             self._survey.changed()
         found, leader = self._survey.found, view.incarnations.get(LEADER, "")
-        repeated = found is self._published and leader == self._leader
-        if found is None or (repeated and now - self._sent_s < REPEAT_S):
-            return
-        if found is not self._published:
-            self._statistics = self._engine.statistics(links=True)
-        self._published, self._leader, self._sent_s = found, leader, now
-        found = replace(found, statistics=self._statistics)
-        message = Measured(query=self._query, task=self._task, survey=found.document())
-        self._control.publish(self._topic, str(self._task), message)
+        known = found is self._told[0] and leader == self._told[1]
+        self._told = found, leader
+        self._publisher.publish(found, now, at_once=not known)
 
     def close(self) -> None:
         """Do nothing."""
@@ -124,10 +138,17 @@ class SurveyLog:
         known = self._newest.get(message.task)
         if message.query != self._query.name or (known is not None and known[0] == message):
             return
-        try:
-            found = Surveyed.from_document(message.survey, self._query)
-        except (KeyError, TypeError, ValueError, WeirError):
+        found = read_survey(message, self._query)
+        if found is None:
             return
         with self._lock:
             self._newest[message.task] = message, found
             self._found = [found for _, (_, found) in sorted(self._newest.items(), key=lambda one: one[0])]
+
+
+def read_survey(message: Measured, query: Query) -> Surveyed | None:
+    """Return what a task has measured; None if the message is damaged, or about another query of that name."""
+    try:
+        return Surveyed.from_document(message.survey, query)
+    except (KeyError, TypeError, ValueError, WeirError):
+        return None

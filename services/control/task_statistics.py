@@ -1,17 +1,23 @@
 """Publishes to the statistics topic, about once a second for each task: its statistics, and how its worker sees it.
 
+The history topic gets the statistics, too, but only every HISTORY_S, so that a day of them is small enough to keep.
 Workers use `Publisher`; `observations` reads the topic. Nothing depends on a message, so a lost one is not sent again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from operators.data.statistics import EngineStatistics
-from schemas.messages.control import TaskHealth, TaskStatistics
+from operators.groups.statistics import GroupStatistics
+from schemas.messages.control import GroupTaskStatistics, TaskHealth, TaskStatistics
 from services.control.control_log import ControlLog
+from services.kafka.topics import ControlTopics
+
+HISTORY_S = 30.0
+"""How often the history gets the statistics of a task."""
 
 
 class Publisher:
@@ -21,41 +27,76 @@ class Publisher:
         worker: the worker's client id.
     """
 
-    def __init__(self, control: ControlLog, topic: str, query: str, tasks: int, worker: str) -> None:
+    def __init__(self, control: ControlLog, topics: ControlTopics, query: str, tasks: int, worker: str) -> None:
         self._control = control
-        self._topic = topic
+        self._topics = topics
         self._query = query
         self._tasks = tasks
         self._worker = worker
 
     def of(self, task: int, incarnation: str) -> Callable[[EngineStatistics, int], None]:
         """The function that one incarnation of a task calls with its engine's statistics and its plan's version."""
-        began = time.monotonic()
+        began, send = time.monotonic(), self._sender(task)
 
         def publish(engine: EngineStatistics, plan_version: int) -> None:
-            message = TaskStatistics(
-                query=self._query,
-                task=task,
-                tasks=self._tasks,
-                life=incarnation,
-                sent_ms=int(time.time() * 1000),
-                seconds=time.monotonic() - began,
-                plan_version=plan_version,
-                engine=engine.document(),
+            send(
+                TaskStatistics(
+                    query=self._query,
+                    task=task,
+                    tasks=self._tasks,
+                    life=incarnation,
+                    sent_ms=int(time.time() * 1000),
+                    seconds=time.monotonic() - began,
+                    plan_version=plan_version,
+                    engine=engine.document(),
+                )
             )
-            self._control.publish(self._topic, str(task), message)
 
         return publish
 
-    def health(self, task: int, status: dict[str, Any], step: str, silent: list[tuple[str, int, float]]) -> None:
-        """Publish how the worker sees a task; see `TaskHealth`."""
+    def of_group(self, task: int, incarnation: str) -> Callable[[GroupStatistics], None]:
+        """The same for a task of a group of queries."""
+        began, send = time.monotonic(), self._sender(task)
+
+        def publish(engine: GroupStatistics) -> None:
+            send(
+                GroupTaskStatistics(
+                    query=self._query,
+                    task=task,
+                    tasks=self._tasks,
+                    life=incarnation,
+                    sent_ms=int(time.time() * 1000),
+                    seconds=time.monotonic() - began,
+                    engine=engine.document(),
+                )
+            )
+
+        return publish
+
+    def _sender(self, task: int) -> Callable[[TaskStatistics | GroupTaskStatistics], None]:
+        """What publishes the statistics of one incarnation of a task."""
+        kept_s = -HISTORY_S
+
+        def send(message: TaskStatistics | GroupTaskStatistics) -> None:
+            nonlocal kept_s
+            self._control.publish(self._topics.statistics, str(task), message)
+            if message.seconds >= kept_s + HISTORY_S:
+                kept_s = message.seconds
+                self._control.publish(self._topics.history, str(task), message)
+
+        return send
+
+    def health(self, task: int, report: Mapping[str, Any]) -> None:
+        """Publish how the worker sees a task.
+
+        Args:
+            report: the fields of `TaskHealth` that describe the task.
+        """
         message = TaskHealth(
             query=self._query,
             task=task,
             worker=self._worker,
             sent_ms=int(time.time() * 1000),
-            status=status,
-            step=step,
-            silent=silent,
+            **report,
         )
-        self._control.publish(self._topic, str(task), message)
+        self._control.publish(self._topics.statistics, str(task), message)

@@ -78,6 +78,7 @@ class ControlTopics:
 
     control: str
     statistics: str
+    history: str
     feedback: str
     spills: str
     members: str
@@ -90,7 +91,7 @@ class ControlTopics:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
         if stem != group:
             stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
-        names = ("control", "statistics", "feedback", "spills", "members", "transactions", "decisions")
+        names = ("control", "statistics", "history", "feedback", "spills", "members", "transactions", "decisions")
         return ControlTopics(*(f"{stem}.{name}" for name in names))
 
 
@@ -293,12 +294,12 @@ class TopicAdmin:
         topics.partitions.update(partitions)
 
     def control(self, group: str, replication: int) -> ControlTopics:
-        """Create the control and statistics topics of a group if they are missing.
+        """Create the control, statistics and history topics of a group if they are missing.
 
         The control topic keeps everything for ever, uncompacted: whether a cut is valid depends on the answers before
         it (`services.control.barrier`), and a worker that restarts years later must fold the same messages as all
         others. That is some 500 bytes per task and plan change and 100 per task start: a change an hour in ten tasks
-        makes 50 MB a year, which is read in a second. Statistics are kept for minutes.
+        makes 50 MB a year, which is read in a second. Statistics are kept for minutes, their history for a day.
 
         Raises:
             BrokerError: a topic cannot be created.
@@ -306,10 +307,12 @@ class TopicAdmin:
         topics = ControlTopics.of(group)
         for_ever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
         for_minutes = {"cleanup.policy": "delete", "retention.ms": "600000", "segment.ms": "300000"}
+        for_a_day = {"cleanup.policy": "delete", "retention.ms": "86400000", "segment.ms": "3600000"}
         self._create(
             [
                 NewTopic(topics.control, 1, replication, config=for_ever),
                 NewTopic(topics.statistics, 1, replication, config=for_minutes),
+                NewTopic(topics.history, 1, replication, config=for_a_day),
             ]
         )
         return topics

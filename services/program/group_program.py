@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from operators.groups.engine import GroupEngine
+from operators.groups.statistics import GroupStatistics
 from schemas.codecs.encode import Encoded, key_names
 from schemas.columns import Batch
 from services.delivery.epoch_output import BlockRecord
@@ -17,17 +18,24 @@ from services.program.result_output import late_results, pieces
 
 
 class GroupProgram:
-    """A `services.task.program.TaskProgram` for a group."""
+    """A `services.task.program.TaskProgram` for a group.
+
+    Args:
+        publish: receives the engine's statistics.
+    """
 
     durable = None
     # A group does not end with a plan.
     settled = True
     numbers = ()
 
-    def __init__(self, engine: GroupEngine, members: GroupMembers) -> None:
+    def __init__(
+        self, engine: GroupEngine, members: GroupMembers, publish: Callable[[GroupStatistics], None]
+    ) -> None:
         self.engine = engine
         self.pending_pairs = 0
         self._members = members
+        self._publish = publish
         self._found: dict[str, Batch] = {}
 
     def advance(self, cut: int) -> bool:
@@ -56,16 +64,16 @@ class GroupProgram:
             metrics.member(topic).inc(results)
 
     def report(self, metrics: TaskMetrics) -> float:
-        """Update the metrics; returns the seconds that the engine has been busy."""
+        """Publish to the metrics and to the statistics topic; returns the seconds that the engine has been busy."""
         found = self.engine.statistics()
         metrics.state_tuples.set(found.state_tuples)
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
         metrics.members(len(self.engine.names))
-        self.pending_pairs = sum(part.spill.owed for part in found.runners if part.spill is not None)
-        for part in found.runners:
-            if part.spill is not None:
-                metrics.spill(part.spill)
+        self.pending_pairs = 0 if found.spill is None else found.spill.owed
+        if found.spill is not None:
+            metrics.spill(found.spill)
+        self._publish(found)
         return found.busy_s
 
 

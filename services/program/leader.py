@@ -29,7 +29,7 @@ from services.control.control_log import ControlLog
 from services.control.coordination import RESEND_S
 from services.control.coordinator import QueryCoordination
 from services.control.decisions import decision
-from services.control.surveys import SurveyLog
+from services.control.surveys import SurveyLog, SurveyPublisher
 from services.process.fingerprint import fingerprint
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
@@ -42,6 +42,7 @@ class Leader:
         topic: of decisions.
         history: what the task's former incarnation has left.
         surveys: what the other tasks measure; None where there are none. The leader closes it.
+        publisher: publishes what this task measures, for people.
     """
 
     def __init__(
@@ -55,12 +56,14 @@ class Leader:
         limits: Limits,
         history: History | None,
         surveys: SurveyLog | None,
+        publisher: SurveyPublisher,
         log: Log,
         metrics: TaskMetrics,
     ) -> None:
         more: dict[str, Any] = {} if surveys is None else {"others": surveys.found}
         self._autopilot = Autopilot(engine, limits, mode=mode, changes=self, history=history, **more)
         self._surveys = surveys
+        self._publisher = publisher
         self._query = engine.query
         self._coordination = coordination
         self._control = control
@@ -84,6 +87,7 @@ class Leader:
     def look(self, view: View, now: float) -> None:
         """Coordinate, follow the request, and publish what is new."""
         self._publish(view, now)
+        self._publisher.publish(self._autopilot.found, now)
         self._control.append(*self._coordination.decide(view, now))
         if self._request is not None:
             self._follow(self._request, view, now)

@@ -18,6 +18,9 @@ from services.program.migrations import PlanChanges
 from services.program.result_output import encoder_of
 from services.task.spec import TaskSpec
 
+HOT_S = 10.0
+"""How often hot keys are looked for."""
+
 
 class QueryProgram:
     """A `services.task.program.TaskProgram` for one query, or for an operator of a distributed query but an intake.
@@ -44,6 +47,7 @@ class QueryProgram:
         self._changes = changes
         self._publish = publish
         self._found: Batch | None = None
+        self._hot_s = time.monotonic()
         nothing = engine.advance(0)
         complete = (lambda: engine.complete) if engine.spills else None
         self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, since, complete)
@@ -83,7 +87,11 @@ class QueryProgram:
 
     def report(self, metrics: TaskMetrics) -> float:
         """Publish to the metrics and to the statistics topic."""
-        found = self.engine.statistics()
+        now = time.monotonic()
+        hot = now >= self._hot_s + HOT_S
+        if hot:
+            self._hot_s = now
+        found = self.engine.statistics(hot=hot)
         metrics.state_tuples.set(found.state_tuples)
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)

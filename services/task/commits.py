@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from operators.engine.engine import Engine
+from schemas.messages.control import DELIVERING
 from services.delivery.epoch_output import Delivery
 from services.kafka.topics import Lane
 from services.recovery.starting_point import Snapshot
@@ -65,7 +66,7 @@ class Committer:
             ending: whether the task ends with its plan. Then all partitions are committed.
         """
         context = self._context
-        context.step = "delivering to Kafka"
+        context.step = DELIVERING
         began = time.monotonic()
         if ending:
             self._renewed = float("-inf")
@@ -79,11 +80,14 @@ class Committer:
         delivery = Delivery(encoded, context.rejected.take(), offsets, [*blocks, *events])
         refused = context.sink.deliver(delivery)
         metrics = context.metrics
-        metrics.commit.observe(time.monotonic() - began)
+        took_s = time.monotonic() - began
+        metrics.commit.observe(took_s)
+        context.commits, context.commit_s = context.commits + 1, context.commit_s + took_s
         delivered = Counter({topic: -count for topic, count in refused.items()})
         for topic, piece in encoded:
             delivered[topic] += len(piece.offsets) - 1
         context.program.count(delivered, metrics)
+        context.trace.delivered(began, delivered.total(), commit)
         metrics.internal_blocks.inc(len(blocks))
         metrics.internal_bytes.inc(sum(len(block.value) for block in blocks))
         metrics.internal_tuples.inc(sum(block.tuples for block in blocks))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from services.delivery.sink import Sink
 from services.kafka.topics import Lane
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
+from services.process.tracing import EpochTrace
 from services.recovery.snapshots import SnapshotWriter
 from services.recovery.starting_point import LaneStart, RecoveryPlan
 from services.recovery.state_store import StateStore
@@ -49,8 +51,10 @@ class TaskContext:
         predecessor: the former plan version, if the task was prepared while that ran.
         trim: deletes records of internal topics before the given offsets, once the sink's transactions are complete
             (`services.delivery.sink.Sink.completion_check`); None to delete nothing.
+        trace: takes the phases of its epochs.
         rejected: late and dead-letter records of the open epoch.
         step: what the thread is doing, for /healthz.
+        commits, commit_s: how many epochs have been delivered, and the seconds that took.
     """
 
     spec: TaskSpec
@@ -69,8 +73,11 @@ class TaskContext:
     silence: Silence | None = None
     predecessor: Predecessor | None = None
     trim: Callable[[CompletionCheck, Mapping[Lane, int]], None] | None = None
+    trace: EpochTrace = field(default_factory=EpochTrace)
     rejected: RejectedRecords = field(init=False)
     step: str = field(init=False, default="beginning")
+    commits: int = field(init=False, default=0)
+    commit_s: float = field(init=False, default=0.0)
     _foreseen: dict[Lane, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -109,7 +116,10 @@ class TaskContext:
                     lane.retained.appendleft(batch)
                     self._foresee(lane)
                     return
-            self.metrics.input_tuples.inc(lane.take(self.engine, batch, rejected))
+            began = time.monotonic()
+            taken = lane.take(self.engine, batch, rejected)
+            self.trace.decoded(began, taken)
+            self.metrics.input_tuples.inc(taken)
 
     def _foresee(self, lane: InputLane) -> None:
         """Show the feedback what a lane may not take yet: it can request what these tuples will need."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from schemas.messages.control import COMPUTING
 from services.kafka.topics import Lane
 from services.task.alignment import Alignment
 from services.task.commits import Committer
@@ -73,6 +74,7 @@ class EpochLoop:
         self._alignment.pause(frozenset(context.lanes))
         if not self._ended or context.rejected.records or context.program.has_output() or self._committer.moved():
             self._committer.deliver(commit=True, ending=True)
+            context.trace.epoch_ended(context.engine.cut)
         context.changes.conclude(time.monotonic())
 
     def _read(self, timer: EpochTimer) -> None:
@@ -152,12 +154,13 @@ class EpochLoop:
             cut = min(due_cut, context.feedback.limit)
             answering = context.feedback.has_answers()
         if cut > engine.cut:
-            context.step = "computing an epoch"
+            context.step = COMPUTING
             has_results = context.program.advance(cut)
             if context.feedback is not None and not has_results and context.feedback.limit > cut:
                 # It has only halted where its plan begins.
                 has_results = context.program.advance(min(due_cut, context.feedback.limit))
             context.metrics.epoch.observe(time.monotonic() - now)
+            context.trace.joined(now)
             self._alignment.pause_lanes_ahead()
         if context.spill is not None and context.spill.advanced():
             has_results = True
@@ -184,6 +187,7 @@ class EpochLoop:
             self._report()
         if context.program.durable is not None:
             committer.keep_durable(context.program.durable, final)
+        context.trace.epoch_ended(engine.cut)
 
     def _report(self) -> None:
         context, engine = self._context, self._context.engine

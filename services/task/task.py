@@ -98,6 +98,11 @@ class Task:
         return self._context.step
 
     @property
+    def commits(self) -> tuple[int, float]:
+        """How many epochs it has delivered, and the seconds that took."""
+        return self._context.commits, self._context.commit_s
+
+    @property
     def pending_tuples(self) -> int:
         """Tuples that wait for the watermark."""
         return self._context.engine.pending_tuples
@@ -206,6 +211,9 @@ class Task:
         finally:
             self.running = False
             try:
+                if outcome.error is not None:
+                    context = self._context
+                    context.trace.failed(context.engine.cut, context.step, outcome.error)
                 self._close()
             finally:
                 self.outcome = outcome

@@ -215,11 +215,26 @@ class TaskAssignment:
             "failures": 0 if health_problem is None else health_problem.failures,
         }
 
-    def report(self) -> tuple[dict[str, Any], str, list[tuple[str, int, float]]]:
-        """What the statistics topic has of the task: `status`, its step, and the partitions that delay its results."""
-        now = time.monotonic()
-        silent = [(*lane, round(now - last_record_s, 1)) for lane, last_record_s in self.silent_lanes(REPORTED_S, now)]
-        return self.status(), "" if self.task is None else self.task.step, silent
+    def report(self) -> dict[str, Any]:
+        """What the statistics topic has of the task: the fields of `TaskHealth` that describe it."""
+        task, now = self.task, time.monotonic()
+        commits, commit_s = (0, 0.0) if task is None else task.commits
+        return {
+            "status": self.status(),
+            "step": "" if task is None else task.step,
+            "silent": [(*lane, round(now - last_s, 1)) for lane, last_s in self.silent_lanes(REPORTED_S, now)],
+            "slowest": self._slowest(),
+            "commits": commits,
+            "commit_s": round(commit_s, 4),
+        }
+
+    def _slowest(self) -> list[Lane]:
+        """The first few partitions that the tuples of others wait for."""
+        task = self.task
+        if task is None or not task.running or not task.pending_tuples:
+            return []
+        slowest = [lane for lane in self.readers if lane in task.slowest]
+        return slowest[:MAX_NAMED_LANES] if len(slowest) < len(self.readers) else []
 
     def _state(self) -> str:
         task = self.task

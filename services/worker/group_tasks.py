@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from operators.groups.sharing import group_engine
 from schemas.query import Query
+from services.control.task_statistics import Publisher
 from services.kafka.topics import Lane, TopicAdmin
 from services.program.group_members import GroupMembers, StartingQueries
 from services.program.group_program import GroupProgram, late_results_of
@@ -26,11 +27,14 @@ class GroupTasks(TaskKind):
         sinks: how many tasks write to each query's topic of results.
     """
 
-    def __init__(self, spec: TaskSpec, group: GroupWork, sinks: int, admin: TopicAdmin) -> None:
+    def __init__(
+        self, spec: TaskSpec, group: GroupWork, sinks: int, admin: TopicAdmin, publisher: Publisher
+    ) -> None:
         self._spec = spec
         self._group = group
         self._sinks = sinks
         self._admin = admin
+        self._publisher = publisher
 
     def spec(self, number: int) -> TaskSpec:
         """The union of what the group's queries read."""
@@ -70,7 +74,8 @@ class GroupTasks(TaskKind):
             readable=lambda offsets: self._is_readable(spec, recovery, offsets),
             log=start.log,
         )
-        return TaskParts(lanes, GroupProgram(engine, members), members, spill)
+        publish = self._publisher.of_group(start.number, start.incarnation)
+        return TaskParts(lanes, GroupProgram(engine, members, publish), members, spill)
 
     def _starting_queries(self, start: TaskStart) -> StartingQueries:
         topic, known = self._group.members, None

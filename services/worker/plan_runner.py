@@ -27,13 +27,14 @@ from services.control.predecessor import Predecessor
 from services.control.task_statistics import Publisher
 from services.kafka.assignor import TaskAssignor
 from services.kafka.records import RecordBatch
-from services.kafka.topics import TopicAdmin
+from services.kafka.topics import ControlTopics, TopicAdmin
 from services.kafka.transport import GATHER_S, Consumer, Transport
 from services.placement.partition_growth import METADATA_MS
 from services.placement.tasks import Layout
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
 from services.process.settings import WorkerSettings
+from services.process.tracing import Traces
 from services.program.distributed_migrations import Readiness
 from services.recovery.state_dir import StateDir
 from services.worker.group_tasks import GroupTasks
@@ -92,6 +93,7 @@ class WorkerParts:
     control: ControlLog
     admin: TopicAdmin
     metrics: WorkerMetrics
+    traces: Traces
     state: StateDir | None
     spilled: StateDir | None
     snapshots: Executor
@@ -136,7 +138,9 @@ class PlanRunner:
         shutil.rmtree(spilled, ignore_errors=True)  # a process that was killed could not delete it
         self._feedback = feedback
         query, tasks = active.spec.query.name, active.layout.tasks
-        self._publisher = Publisher(parts.control, active.statistics, query, tasks, parts.settings.client_id)
+        self._publisher = Publisher(
+            parts.control, ControlTopics.of(parts.settings.group), query, tasks, parts.settings.client_id
+        )
         opener = TaskOpener(
             active,
             self._task_kind(),
@@ -148,6 +152,7 @@ class PlanRunner:
             parts.snapshots,
             lambda offsets: cast(Consumer, app.consumer).commit_as_member(offsets),
             parts.accept_loss,
+            parts.traces,
         )
         manager = TaskManager(active.spec, active.layout, parts.metrics, opener, opener.wipe, fail)
         self.task_manager = app.task_manager = manager
@@ -204,7 +209,7 @@ class PlanRunner:
         while True:
             await asyncio.sleep(REPORT_S)
             for assignment in self.task_manager.assignments():
-                self._publisher.health(assignment.number, *assignment.report())
+                self._publisher.health(assignment.number, assignment.report())
 
     def failure(self) -> BaseException | None:
         """Why the app has ended by itself; None while it runs."""
@@ -218,9 +223,9 @@ class PlanRunner:
     def _task_kind(self) -> TaskKind:
         """What builds the tasks."""
         parts, spec, layout = self._parts, self.active.spec, self.active.layout
-        if spec.group is not None:
-            return GroupTasks(spec, spec.group, layout.sinks, parts.admin)
         publisher = self._publisher
+        if spec.group is not None:
+            return GroupTasks(spec, spec.group, layout.sinks, parts.admin, publisher)
         if isinstance(layout, Layout):
             return QueryTasks(spec, layout.tasks, parts.control, publisher)
         assert parts.versions is not None

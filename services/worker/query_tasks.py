@@ -11,7 +11,7 @@ from operators.engine.engine import Engine
 from services.control.control_log import ControlLog
 from services.control.coordinator import QueryCoordination
 from services.control.decisions import history_of, read_decisions
-from services.control.surveys import LEADER, SurveyLog, Surveyor
+from services.control.surveys import LEADER, SurveyLog, Surveyor, SurveyPublisher
 from services.control.task_statistics import Publisher
 from services.kafka.topics import ControlTopics
 from services.program.leader import Leader
@@ -106,6 +106,7 @@ class QueryTasks(TaskKind):
             limits=settings.limits or Limits(),
             history=history_of(messages, query, start.view, start.log),
             surveys=surveys,
+            publisher=SurveyPublisher(engine, start.number, self._control, topics.statistics),
             log=start.log,
             metrics=start.metrics,
         )

@@ -28,6 +28,7 @@ from services.placement.tasks import Layout
 from services.process.logs import Log, get_log
 from services.process.metrics import WorkerMetrics
 from services.process.settings import Guarantee, Start
+from services.process.tracing import Traces
 from services.recovery.snapshots import SnapshotWriter
 from services.recovery.starting_point import Committed, RecoveryPlan, Snapshot, plan_handover, plan_recovery
 from services.recovery.state_dir import StateDir
@@ -52,7 +53,6 @@ class ActivePlan:
         version: of the plan; 0 is the worker's own (`services.control.plan_versions`).
         group: the consumer group of that version.
         spec: of the whole query.
-        statistics: the topic of statistics.
         plan_version: of a distributed query; None for any other.
     """
 
@@ -60,7 +60,6 @@ class ActivePlan:
     group: str
     layout: Layout | DistributedLayout
     spec: TaskSpec
-    statistics: str
     plan_version: PlanVersion | None = None
 
 
@@ -75,6 +74,7 @@ class TaskOpener:
         snapshots: the executor that writes snapshots.
         commit: commits offsets as the group's member; only at-least-once delivery uses it.
         accept_loss: continue where Kafka's retention has deleted input that is still needed.
+        traces: of the worker.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class TaskOpener:
         snapshots: Executor,
         commit: Callable[[Mapping[Lane, tuple[int, str]]], bool],
         accept_loss: bool,
+        traces: Traces,
     ) -> None:
         self._active = active
         self._kind = kind
@@ -100,6 +101,7 @@ class TaskOpener:
         self._snapshot_thread = snapshots
         self._commit = commit
         self._accept_loss = accept_loss
+        self._traces = traces
         self._log = get_log("worker", query=active.spec.query.name, group=active.group)
 
     def wipe(self, number: int) -> None:
@@ -188,6 +190,7 @@ class TaskOpener:
                 parts.silence,
                 parts.predecessor,
                 self._trim,
+                self._traces.of(number),
             )
             task = Task(context, give_up, changed, ended)
             resources.pop_all()  # the task closes them when it ends

@@ -44,6 +44,7 @@ from services.process.fingerprint import fingerprint
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
 from services.process.settings import Guarantee, Placement, WorkerSettings
+from services.process.tracing import open_traces
 from services.program.distributed_migrations import missing_reports
 from services.recovery.committed_offsets import read_commits
 from services.recovery.state_dir import StateDir
@@ -123,6 +124,7 @@ class Worker:
         self._tables = tables or Tables()
         self._admin = TopicAdmin(settings.clients)
         self._metrics = WorkerMetrics(query.name)
+        self._traces = open_traces(query.name)
         self._pages = pages or Pages()
         self._pages.query, self._pages.metrics = query.name, self._metrics
         self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
@@ -132,7 +134,6 @@ class Worker:
         self._partitions: dict[str, int] = {}
         self._control: ControlLog | None = None
         self._preparation: Preparation | None = None
-        self._statistics = ""
         self._scratch = Path()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -167,7 +168,7 @@ class Worker:
             self._check_formats(counts)
             # A thread that Kafka keeps waiting may still write there.
             with tempfile.TemporaryDirectory(prefix="weir-", ignore_cleanup_errors=True) as scratch:
-                asyncio.run(self._main(topics_of_group.statistics, Path(scratch)))
+                asyncio.run(self._main(Path(scratch)))
         finally:
             self._control.close()
             if self._watch is not None:
@@ -176,6 +177,7 @@ class Worker:
             for folder in (self._state, self._spilled):
                 if folder is not None:
                     folder.release()
+            self._traces.close()
         if self._failure is not None:
             raise self._failure
 
@@ -210,7 +212,7 @@ class Worker:
                 return {}
             raise
 
-    async def _main(self, statistics: str, scratch: Path) -> None:
+    async def _main(self, scratch: Path) -> None:
         """Run the plan in force over all partitions that exist. A distributed query runs one plan version after the
         other (`services.control.plan_versions`)."""
         loop = self._loop = asyncio.get_running_loop()
@@ -219,7 +221,7 @@ class Worker:
             loop.add_signal_handler(number, self._stop.set)
         if self._stopped.is_set():
             self._stop.set()
-        self._statistics, self._scratch = statistics, scratch
+        self._scratch = scratch
         if self._versions is not None:
             self._preparation = Preparation(self._versions, self._prepare, self._discard, self._fail, self._log)
         next_id = ""
@@ -314,6 +316,7 @@ class Worker:
             self._control,
             self._admin,
             self._metrics,
+            self._traces,
             self._state,
             self._spilled,
             self._snapshot_thread,
@@ -432,7 +435,7 @@ class Worker:
             tables=self._tables,
             group=self._group_work(outputs, layout.sinks) if self._group else None,
         )
-        return ActivePlan(0 if version is None else version.number, group, layout, spec, self._statistics, version)
+        return ActivePlan(0 if version is None else version.number, group, layout, spec, version)
 
     def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
         """Start to read the feedback topic of a distributed query; None if there is none."""

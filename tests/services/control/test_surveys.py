@@ -12,7 +12,7 @@ from schemas.messages.control import Measured, encode_control
 from services.control import surveys
 from services.control.barrier import Change, View
 from services.control.control_log import ControlLog
-from services.control.surveys import REPEAT_S, SurveyLog, Surveyor
+from services.control.surveys import REPEAT_S, SurveyLog, Surveyor, read_survey
 from services.process.security import KafkaClients
 from tests.broker_fixture import Topics
 from tests.operators.autopilot.test_autopilot import events, star
@@ -101,6 +101,7 @@ def test_the_newest_of_each_task_is_kept() -> None:
         log.add(Measured(query=first.query, task=1, survey=survey))
     log.add(Measured(query="another", task=1, survey=first.survey))
     assert str(log.found()[0].best) == "(((A D) C) B)"
+    assert read_survey(Measured(query=first.query, task=1, survey={}), star().query) is None
 
 
 @pytest.mark.kafka

@@ -150,7 +150,7 @@ class TaskHistory:
             readable=readable,
             log=get_log("test"),
         )
-        self.program = GroupProgram(engine, self.members)
+        self.program = GroupProgram(engine, self.members, lambda found: None)
         self._taken: dict[str, int] = {}
         self._starts = dict(self._points)
         for name in self.rows:

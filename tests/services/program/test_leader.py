@@ -11,16 +11,18 @@ import pytest
 from operators.autopilot.adaptation import Adaptation, Effect
 from operators.autopilot.autopilot import Mode
 from operators.autopilot.rule import Account
+from operators.data.statistics import EngineStatistics
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from schemas.columns import Batch, Column
 from schemas.errors import StateError
-from schemas.messages.control import Answer, BarrierMessage, Cut, Decision, Done, Opened, Request, Withdraw
+from schemas.messages.control import Answer, BarrierMessage, Cut, Decision, Done, Measured, Opened, Request, Withdraw
 from schemas.query import Type
 from services.control.barrier import Barrier, View
 from services.control.control_log import ControlLog, PublishedMessage
 from services.control.coordinator import QueryCoordination
 from services.control.decisions import adaptation_of, history_of
+from services.control.surveys import REPEAT_S, SurveyPublisher, read_survey
 from services.process.fingerprint import fingerprint
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
@@ -31,11 +33,12 @@ from tests.services.program.test_task_migrations import OTHER, OWN, QUERY, THIRD
 
 
 class Log:
-    """A control log whose messages are read as soon as they are appended; beside it the decisions."""
+    """A control log whose messages are read as soon as they are appended; beside it what is published."""
 
     def __init__(self) -> None:
         self.messages: list[BarrierMessage] = []
         self.decisions: dict[int, Decision] = {}
+        self.measured: list[Measured] = []
         self.loses = 0
         self.loses_decisions = 0
 
@@ -53,7 +56,13 @@ class Log:
             else:
                 self.messages.append(message)
 
-    def publish(self, topic: str, key: str, message: PublishedMessage, written: Callable[[], None]) -> None:
+    def publish(
+        self, topic: str, key: str, message: PublishedMessage, written: Callable[[], None] = lambda: None
+    ) -> None:
+        if isinstance(message, Measured):
+            assert (topic, key) == ("statistics", "0")
+            self.measured.append(message)
+            return
         assert topic == "decisions"
         assert isinstance(message, Decision)
         assert key == str(message.number)
@@ -89,6 +98,7 @@ class Task:
             limits=hasty(),
             history=history_of(log.decisions, QUERY, view, logger),
             surveys=None,
+            publisher=SurveyPublisher(self.engine, 0, control, "statistics"),
             log=logger,
             metrics=metrics,
         )
@@ -152,6 +162,32 @@ def test_it_requests_coordinates_and_reports() -> None:
     assert [(one.from_plan, one.to_plan, one.change) for one in made] == [(OWN, OTHER, "adapt-1")]
     assert log.decisions[1].first_plan == OWN
     assert log.decisions[1].account["spent"] > 0
+
+
+def test_it_publishes_what_it_measures_at_the_pace_of_the_other_tasks() -> None:
+    log = Log()
+    task = Task(log, OWN)
+    statistics, counted = task.engine.statistics, [0]
+
+    def counting(*, links: bool = False) -> EngineStatistics:
+        counted[0] += links
+        return statistics(links=links)
+
+    task.engine.statistics = counting  # type: ignore[method-assign]
+    task.run(0, round(2 * REPEAT_S / 0.1) + 5)
+    assert len(log.measured) == 3
+    assert counted == [3]
+    now = 100.0
+    for later in (0.0, 0.9 * REPEAT_S, REPEAT_S):
+        task.leader.look(log.view, now + later)
+    assert len(log.measured) == 5
+    assert counted == [4]
+    assert log.measured[3] == log.measured[4]
+    found = read_survey(log.measured[4], QUERY)
+    assert found is not None
+    assert found.statistics is not None
+    assert found.statistics.links
+    assert (log.measured[4].task, found.statistics.plan, str(found.best)) == (0, OWN, OWN)
 
 
 def test_advice_requests_nothing() -> None:
