@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup browser kernels ahead demo demo-drift test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
+.PHONY: help setup browser screenshots kernels ahead demo demo-drift test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ ahead: setup
 
 browser: ## install Chromium, for the tests of the page of `weir ui`
 	@BROWSER=1 ops/setup.sh $(VENV)
+
+screenshots: setup browser ## take the pictures of the manual, from the drift demonstration
+	@$(BIN)/python -m ops.demo.screenshots
 
 test: ahead ## run the tests: all but the deep and the slow ones
 	@$(BIN)/python -m pytest -m "not slow and not deep" $(PARALLEL)

@@ -156,6 +156,7 @@ def _stream(
             ("query", str(QUERY)),
             ("stop", "Ctrl-C"),
         ]
+        screen.phase(f"the page is at {served.address}")
         reader = ResultReader(bootstrap, sink, len(AIRPORTS))
         try:
             began = time.monotonic()

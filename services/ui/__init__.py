@@ -1,6 +1,6 @@
 """Shows a running query to people: `weir ui` in a browser, `weir top` in a terminal.
 
-Start at `live.LiveQuery`, which follows what tasks publish. `headline` says in one sentence how far results are and
-what holds them back; `picture` makes the document that the page draws; `server` serves it. Nothing here changes a
-query.
+`watch` keeps what is known of the query, `documents` makes what the page shows of it, `page` draws that in the browser.
+`serve` puts these together for a query or a group, `cluster` for all that are registered, `file_run` for a run over
+files. Only `changes` changes a query, and only where the operator allows it.
 """

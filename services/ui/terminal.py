@@ -12,8 +12,8 @@ from operators.plan.choose import Statistics
 from schemas.query import Query
 from schemas.sizes import format_size
 from schemas.timestamps import format_progress
-from services.ui.headline import Tone
-from services.ui.live import Snapshot
+from services.ui.watch.headline import Tone
+from services.ui.watch.live import Snapshot
 
 STYLES = {Tone.WELL: "bold green", Tone.HELD: "bold yellow", Tone.ILL: "bold red"}
 

@@ -1,10 +1,10 @@
-"""`weir explain`: prints the plan of a query; with --analyze also what it does, over files or as it runs."""
+"""`weir explain`: shows the plan of a query as text or as a page; with --analyze also what it does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,6 +77,16 @@ def explain(
         bool,
         typer.Option("--json", envvar="WEIR_JSON", help="With --analyze: all of it as one JSON object, for machines."),
     ] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            "--html",
+            envvar="WEIR_HTML",
+            metavar="FILE",
+            help="Write all of it to a file, as a page that can be mailed and opened from disk, and print the file's "
+            "path. It loads nothing.",
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -96,17 +106,21 @@ def explain(
 
     With --analyze, the measured figures: rates, selectivities, sizes and completeness of states, per operator; the
     progress of plan changes; a line per task; and the latest decisions of `weir worker --adapt` about the plan.
+
+    With --html, the same as a page in one file: the plan is drawn, and a selected node shows its figures.
     """
     for option, given in (("--json", json), ("--task", task is not None)):
         if given and not analyze:
             raise UsageError(f"{option} has no effect without --analyze")
+    if json and html is not None:
+        raise UsageError("--html and --json are two forms of the same: give one of them")
     if executor in (ExecutorChoice.JUGGLER, ExecutorChoice.APART):
         raise UsageError(f"--executor {executor}: --analyze does not show shared operators; omit --analyze")
     if name is None and query.exists():
         queries = read_queries(query, None)
         if len(queries) > 1:
-            given = {"--analyze": analyze, "--plan": plan, "--source": source}
-            for option in (option for option, value in given.items() if value):
+            single = {"--analyze": analyze, "--plan": plan, "--source": source, "--html": html}
+            for option in (option for option, value in single.items() if value):
                 names = listed([one.name for one in queries])
                 raise UsageError(f"{option} is about one query, and {query} has {len(queries)}: --query of {names}")
             typer.echo(_explain_queries(queries))
@@ -146,7 +160,13 @@ def explain(
     found: list[Analysis]
     missing: list[str] = []
     if not analyze:
-        typer.echo(explained(bound, tree or choose_plan(bound, statistics), statistics))
+        chosen = tree or choose_plan(bound, statistics)
+        if html is None:
+            typer.echo(explained(bound, chosen, statistics))
+        else:
+            from services.ui.documents.one_file import expected
+
+            _write_page(html, expected(bound, chosen, statistics))
         return
     if running:
         from services.control.observations import read_observations
@@ -166,6 +186,12 @@ def explain(
         refusals.check(bound, refusals.executor(executor))
         found = [analyze_files(bound, tree or choose_plan(bound, statistics), files, tables, statistics, executor)]
     decisions = _decisions(clients, group_of(bound, group)) if running else {}
+    if html is not None:
+        from services.ui.documents.one_file import measured
+
+        weighed = {number: one.document() for number, one in decisions.items()}
+        _write_page(html, measured(bound, found, weighed, missing))
+        return
     if json:
         document = {"analyses": [one.document() for one in found], "silent_tasks": missing}
         if running:
@@ -176,8 +202,28 @@ def explain(
         typer.echo("\n" * (number > 0) + "\n".join(one.lines()))
     for line in missing:
         typer.echo(line)
-    for number, one in [*decisions.items()][-DECISIONS:]:
-        typer.echo(f"decision {number}, {format_progress(one.at)}: {one.line()}")
+    for number, decision in [*decisions.items()][-DECISIONS:]:
+        typer.echo(f"decision {number}, {format_progress(decision.at)}: {decision.line()}")
+
+
+def _write_page(path: str, document: dict[str, Any]) -> None:
+    """Write the page of a document, and print where it is.
+
+    Raises:
+        UsageError: the file cannot be created.
+        StateError: it cannot be written.
+    """
+    from services.files.sinks import STDOUT, LineSink
+    from services.ui.documents.one_file import page_file
+
+    page = page_file(document).encode()
+    sink = LineSink("--html", path)
+    try:
+        sink.write(page)
+    finally:
+        sink.close()
+    if path != STDOUT:
+        typer.echo(path)
 
 
 def _decisions(clients: KafkaClients, group: str) -> dict[int, Adaptation]:

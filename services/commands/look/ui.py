@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import webbrowser
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from schemas.errors import UsageError
 from services.commands.kafka_options import with_kafka
 from services.commands.query_options import Group, QueryArgument, QueryName, group_of
+from services.commands.stopping import stop_event
 from services.process.security import KafkaClients
-from services.registry.query_registry import find_query
+from services.registry.group_registry import find_group
+from services.registry.query_registry import find_query, names_file
+from services.ui.options import PageOptions
+
+if TYPE_CHECKING:
+    from services.ui.server import PageServer
 
 UI_PORT = 8088
 EVERY_S = 1.0
@@ -20,7 +28,16 @@ EVERY_S = 1.0
 
 @with_kafka
 def ui(
-    query: QueryArgument,
+    query: Annotated[
+        Path | None,
+        typer.Argument(
+            envvar="WEIR_QUERY_FILE",
+            metavar="[QUERY]",
+            help="File with CREATE STREAM and INSERT INTO, or the name of a registered query or group (`weir query`). "
+            "Default: all that are registered.",
+            show_default=False,
+        ),
+    ] = None,
     name: QueryName = None,
     group: Group = None,
     port: Annotated[
@@ -33,7 +50,7 @@ def ui(
             "--http-bind",
             envvar="WEIR_UI_BIND",
             metavar="ADDRESS",
-            help="Address of the page. Anybody who reaches it sees the query; it has no password.",
+            help="Address of the page. Anybody who reaches it sees the query and its last records; it has no password.",
         ),
     ] = "127.0.0.1",
     names: Annotated[
@@ -46,25 +63,66 @@ def ui(
             "blanks.",
         ),
     ] = None,
+    hide_values: Annotated[
+        bool,
+        typer.Option(
+            "--hide-values",
+            envvar="WEIR_UI_HIDE_VALUES",
+            help="Show of the last results, late records and dead letters where they are, but no values and keys.",
+        ),
+    ] = False,
     browser: Annotated[
         bool, typer.Option("--open", envvar="WEIR_UI_OPEN", help="Open the page in this machine's browser.")
+    ] = False,
+    changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            envvar="WEIR_UI_ALLOW_CHANGES",
+            help="Let the page change the plan, or add and drop queries of a group. That needs the token in the "
+            "address that is printed; whoever has it can do so.",
+        ),
     ] = False,
     *,
     clients: KafkaClients,
 ) -> None:
     """Serve a page that shows a running query: how far it is and what holds it back, plan, rates, tasks, decisions.
 
-    It reads what the workers publish and changes nothing. It runs until stopped, beside the workers or elsewhere. Exit
-    codes: 0 stopped; 1 the port cannot be opened; 2 the arguments are wrong.
-    """
-    bound = find_query(query, name, clients)
-    from services.ui.serve import serve
+    Of a registered group it shows all queries and what they share. Without QUERY there is an overview of all registered
+    queries and groups, with a page of each.
 
-    with serve(clients, bound, group_of(bound, group), bind, port, names or ()) as server:
-        typer.echo(f"{bound.name}: {server.address}", err=True)
+    It reads what the workers publish, and changes nothing without --allow-changes. It runs until stopped, beside the
+    workers or elsewhere. Exit codes: 0 stopped; 1 the port cannot be opened; 2 the arguments are wrong.
+    """
+    options = PageOptions(bind, port, names or (), hide_values, changes)
+    with _pages(clients, query, name, group, options) as (what, server):
+        typer.echo(f"{what}: {server.address}", err=True)
         if browser:
             webbrowser.open(server.address)
-        _stopped().wait()
+        stop_event().wait()
+
+
+@contextmanager
+def _pages(
+    clients: KafkaClients, query: Path | None, name: str | None, group: str | None, options: PageOptions
+) -> Iterator[tuple[str, PageServer]]:
+    """Serve what the arguments name; yields that and the server."""
+    from services.ui.cluster import serve_cluster
+    from services.ui.serve import serve, serve_group
+
+    if query is None:
+        if given := [option for option, value in (("--query", name), ("--group", group)) if value]:
+            raise UsageError(f"{given[0]} is about one query: name it")
+        with serve_cluster(clients, options) as server:
+            yield "registered queries", server
+        return
+    entry = None if names_file(query) else find_group(clients, str(query))
+    bound = find_query(query, name, clients) if entry is None else entry.query()
+    of = group_of(bound, group)
+    with (
+        serve(clients, bound, of, options) if entry is None else serve_group(clients, entry.name, of, options)
+    ) as server:
+        yield bound.name, server
 
 
 @with_kafka
@@ -84,21 +142,14 @@ def top(
     from rich.live import Live
 
     from operators.plan.choose import declared_statistics
-    from services.ui.serve import following
     from services.ui.terminal import screen
+    from services.ui.watch.follow import QueryFollower
+    from services.ui.watch.live import LiveQuery
 
-    expected, stopped = declared_statistics(bound), _stopped()
+    expected, stopped, live = declared_statistics(bound), stop_event(), LiveQuery(bound.name)
     with (
-        following(clients, bound, group_of(bound, group)) as live,
+        closing(QueryFollower(clients, group_of(bound, group), live).start()),
         Live(console=Console(), screen=True, auto_refresh=False) as shown,
     ):
         while not stopped.wait(EVERY_S):
             shown.update(screen(bound, live.snapshot(), expected), refresh=True)
-
-
-def _stopped() -> threading.Event:
-    """Set by SIGINT or SIGTERM."""
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: stopped.set())
-    return stopped

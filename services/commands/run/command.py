@@ -11,6 +11,7 @@ from services.commands.option_groups import with_options
 from services.commands.run.one_query import run_query
 from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
 from services.commands.run.several_queries import run_queries
+from services.commands.run.terminal import run_page
 from services.files.query_files import read_queries
 
 
@@ -28,10 +29,11 @@ def run(*, options: RunOptions) -> None:
     if epoch_ms == 0:
         raise UsageError("--epoch 0s: an epoch is at least 1ms")
     queries = read_queries(options.query, options.name)
-    if len(queries) > 1 or options.executor is ExecutorChoice.APART:
-        run_queries(queries, options, epoch_ms)
-    else:
-        run_query(queries[0], options, epoch_ms)
+    with run_page(queries, options) as reports:
+        if len(queries) > 1 or options.executor is ExecutorChoice.APART:
+            run_queries(queries, options, epoch_ms, reports)
+        else:
+            run_query(queries[0], options, epoch_ms, reports)
 
 
 def _check_cleanup(options: RunOptions) -> None:

@@ -14,7 +14,7 @@ from schemas.durations import parse_duration
 from schemas.query import Query
 from services.commands.query_options import Switch, adapt_mode
 from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
-from services.commands.run.terminal import ending, read_progress, report
+from services.commands.run.terminal import ending, read_progress, report, reported
 from services.files.query_files import source_paths, table_paths
 from services.process import memory as memory_use
 
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from operators.engine.engine import Engine
     from services.files.sinks import LineSink
     from services.spill.block_store import SpillStore
+    from services.ui.file_run import RunReports
 
 
-def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
+def run_query(query: Query, options: RunOptions, epoch_ms: int, reports: RunReports | None) -> None:
     """Run a query over files.
+
+    Args:
+        reports: for its page; None without a page.
 
     Raises:
         UsageError: the options do not fit.
@@ -71,7 +75,7 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
     outputs = Outputs([sinks["--out"]], sinks.get("--late"), sinks.get("--dead-letters"))
     cleanup = options.cleanup
     with spill_setup(options.memory, options.spill, options.spill_dir, cleans=cleanup is not Cleanup.NONE) as spilling:
-        with read_progress(files) as shown:
+        with read_progress(files, reports) as shown:
             job = Run(
                 query,
                 files,
@@ -89,7 +93,7 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int) -> None:
                 asked=options.adapt is not None,
                 limits=Limits(bounds),
             )
-            with ending(job):
+            with ending(job), reported(job, reports):
                 engine = job.run()
         with ending(job):
             counters = engine.statistics()

@@ -197,6 +197,20 @@ class RunOptions:
             "its machines see.",
         ),
     ] = "local[*]"
+    ui: Annotated[
+        bool,
+        typer.Option(
+            "--ui",
+            envvar="WEIR_RUN_UI",
+            help="Serve a page that shows the run: plan, rates, decisions. It stays until Ctrl-C.",
+        ),
+    ] = False
+    http_port: Annotated[
+        int,
+        typer.Option(
+            "--http-port", envvar="WEIR_UI_PORT", min=0, max=65_535, help="With --ui: its port; 0: a free one."
+        ),
+    ] = 8088
     verbose: Annotated[
         bool,
         typer.Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from schemas.errors import UsageError
 from schemas.groups import read_by
@@ -12,16 +13,22 @@ from schemas.query import Query
 from services.commands.counts import counted
 from services.commands.query_options import Switch
 from services.commands.run.options import Cleanup, RunOptions
-from services.commands.run.terminal import ending, read_progress, report
+from services.commands.run.terminal import ending, read_progress, report, reported
 from services.files.query_files import listed, source_paths, table_paths
 from services.process import memory as memory_use
+
+if TYPE_CHECKING:
+    from services.ui.file_run import RunReports
 
 STDOUT = "-"
 SUFFIX = ".jsonl"
 
 
-def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int) -> None:
+def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int, reports: RunReports | None) -> None:
     """Run queries over files; several write to a folder, one to where `--out` says.
+
+    Args:
+        reports: for their page; None without a page.
 
     Raises:
         UsageError: the options do not fit, or an executor cannot execute a query.
@@ -62,7 +69,7 @@ def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int) ->
     others = {option: LineSink(option, path) for option, path in beside.items() if path is not None}
     outputs = Outputs([sinks[query.name] for query in queries], others.get("--late"), others.get("--dead-letters"))
     with spill_setup(options.memory, options.spill, options.spill_dir, cleans=True) as spilling:
-        with read_progress(files) as shown:
+        with read_progress(files, reports) as shown:
             job = GroupRun(
                 queries,
                 files,
@@ -74,7 +81,7 @@ def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int) ->
                 feedback=feedback,
                 progress=shown,
             )
-            with ending(job):
+            with ending(job), reported(job, reports):
                 engine = job.run()
         counters = engine.statistics()
     with ending(job):

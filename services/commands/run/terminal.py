@@ -1,9 +1,9 @@
-"""Terminal functions of runs over files: progress bar, exit on a signal, final messages. `weir run` calls them."""
+"""Terminal functions of `weir run`: progress bar, page, exit on a signal, final messages."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,10 +11,15 @@ import typer
 
 from services.commands.counts import counted
 from services.commands.run.options import RunOptions
+from services.commands.stopping import stop_event
 
 if TYPE_CHECKING:
+    from operators.engine.engine import Engine
+    from operators.groups.engine import GroupEngine
+    from schemas.query import Query
     from services.batch.run_statistics import RunStatistics
     from services.files.sources import SourceFile
+    from services.ui.file_run import RunReports
 
 INTERRUPTED = 130
 BROKEN_PIPE = 1
@@ -25,6 +30,11 @@ class Job(Protocol):
 
     statistics: RunStatistics
     written: int
+
+    @property
+    def engine(self) -> Engine | GroupEngine | None:
+        """None until the run has begun to process."""
+        ...
 
     @property
     def first_dead(self) -> str:
@@ -58,10 +68,39 @@ def ending(job: Job) -> Iterator[None]:
 
 
 @contextmanager
-def read_progress(files: Mapping[str, SourceFile]) -> Iterator[Callable[[int], None] | None]:
-    """A bar of bytes read while standard error is a terminal, else nothing."""
-    if not sys.stderr.isatty():
+def run_page(queries: Sequence[Query], options: RunOptions) -> Iterator[RunReports | None]:
+    """The page of the run, which stays after it until Ctrl-C; None unless the user wants it."""
+    if not options.ui:
         yield None
+        return
+    from services.ui.file_run import shown_run
+
+    with shown_run(queries, options.http_port) as reports:
+        print(f"weir: {reports.address}", file=sys.stderr)
+        yield reports
+        stopped = stop_event()
+        print(f"weir: done; {reports.address} stays until Ctrl-C", file=sys.stderr)
+        stopped.wait()
+
+
+@contextmanager
+def reported(job: Job, reports: RunReports | None) -> Iterator[None]:
+    """Report on a run to its page, if it has one."""
+    if reports is not None:
+        reports.begin(job)
+    yield
+    if reports is not None:
+        reports.finish()
+
+
+@contextmanager
+def read_progress(
+    files: Mapping[str, SourceFile], reports: RunReports | None
+) -> Iterator[Callable[[int], None] | None]:
+    """A bar of bytes read while standard error is a terminal, and the figures of the run's page, if it has one."""
+    page = None if reports is None else reports.progress
+    if not sys.stderr.isatty():
+        yield page
         return
     # Imported here: it takes a while, and programs that start `weir run` have no use for it.
     from rich.console import Console
@@ -72,7 +111,13 @@ def read_progress(files: Mapping[str, SourceFile]) -> Iterator[Callable[[int], N
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("read", total=total)
-        yield lambda done: bar.update(task, completed=done)
+
+        def show(done: int) -> None:
+            bar.update(task, completed=done)
+            if page is not None:
+                page(done)
+
+        yield show
 
 
 def report(job: Job, counters: Counters, plan: str, options: RunOptions) -> None:
@@ -89,6 +134,7 @@ def report(job: Job, counters: Counters, plan: str, options: RunOptions) -> None
         print(
             f"weir: {counted(counters.input_tuples, 'tuple')}, {counted(counters.results, 'result')}, "
             f"{counters.late:,} late, {counted(dead, 'dead letter')} in {seconds:.2f} s ({rate:,.0f} tuples/s)"
-            + f", plan {plan}" * bool(plan),
+            + f", plan {plan}"
+            * bool(plan),
             file=sys.stderr,
         )

@@ -1,25 +1,49 @@
-// The timelines: one small chart per figure, with plan changes as marks on all of them.
+// The timelines: one small chart per figure, with what happened as marks on all of them.
 
+import { joinLines } from "./cores.js";
 import { bytes, count, duration, element, perSecond, share, time } from "./format.js";
+import { drawMarks, inRange, nearCursor, sentence } from "./marks.js";
+import { svg } from "./plan.js";
 
+const one = (of) => (h) => [{ name: "", values: of(h) }];
+
+// lines: of the history and the first second shown, the chart's lines: [{ name, values }], always as many.
 const CHARTS = [
-  { id: "rates", name: "Tuples read", of: (h) => h.inputs, show: perSecond },
-  { id: "results", name: "Results", of: (h) => h.results, show: perSecond },
-  { id: "lag", name: "Results behind the clock", of: (h) => h.cut.map((cut, n) => (cut > 0 && h.at_ms[n] - cut < 864e5 ? Math.max(h.at_ms[n] - cut, 0) : null)), show: duration },
-  { id: "cores", name: "Cores", of: (h) => h.busy, show: share },
-  { id: "state", name: "State", of: (h) => h.state_bytes, show: bytes },
-  { id: "pending", name: "Tuples that wait", of: (h) => h.pending, show: count },
-  { id: "owed", name: "Pairs pending on disk, at most", of: (h) => h.owed, show: count, hideZero: true },
-  { id: "late", name: "Late tuples", of: (h) => h.late, show: perSecond, hideZero: true },
+  { id: "rates", name: "Tuples read", lines: one((h) => h.inputs), show: perSecond },
+  { id: "results", name: "Results", lines: one((h) => h.results), show: perSecond },
+  { id: "lag", name: "Results behind the clock", lines: one((h) => h.cut.map((cut, n) => (cut > 0 && h.at_ms[n] - cut < 864e5 ? Math.max(h.at_ms[n] - cut, 0) : null))), show: duration },
+  { id: "commits", name: "Epochs delivered", lines: one((h) => h.commits), show: perSecond },
+  { id: "commit", name: "Delivery of an epoch takes", lines: one((h) => h.commits.map((n, k) => (n > 0 ? h.commit_s[k] / n * 1000 : null))), show: duration },
+  { id: "cores", name: "Cores", lines: one((h) => h.busy), show: share },
+  { id: "joins", name: "Cores by join, about", lines: joinLines, show: share, hideZero: true },
+  { id: "state", name: "State", lines: one((h) => h.state_bytes), show: bytes },
+  { id: "memory", name: "Memory and its budget", lines: (h) => [{ name: "used", values: h.memory_bytes }, { name: "budget", values: h.budget_bytes }], show: bytes, hideZero: true },
+  { id: "pending", name: "Tuples that wait", lines: one((h) => h.pending), show: count },
+  { id: "owed", name: "Pairs pending on disk, at most", lines: one((h) => h.owed), show: count, hideZero: true },
+  { id: "late", name: "Late tuples", lines: one((h) => h.late), show: perSecond, hideZero: true },
 ];
 
+const LEAST_S = 60;
 const SYNC = "weir";
+const HEIGHT = 170;
 const POWERS = Array.from({ length: 50 }, (_, n) => 2 ** n);
+const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3], [14, 3], [4, 4], [1, 4]];
+const MARKS_TOLD = 3;
+
+// Of the time shown: what half of the seconds and all but a hundredth of them do not exceed.
+function quantiles(values) {
+  if (!values.length) return "";
+  const sorted = [...values].sort((a, b) => a - b);
+  const of = (share) => duration(sorted[Math.min(Math.floor(share * sorted.length), sorted.length - 1)]);
+  return `p50 ${of(0.5)}, p99 ${of(0.99)}, `;
+}
+
+const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(name).trim();
-  return { ink: of("--soft"), grid: of("--line"), line: of("--link"), mark: of("--mark") };
+  return { ink: of("--soft"), grid: of("--line"), lines: DASHES.map((_, n) => of(`--line-${n}`)) };
 }
 
 export class Charts {
@@ -29,7 +53,7 @@ export class Charts {
     this.marks = [];
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.clear());
     new ResizeObserver(() => {
-      for (const { plot, box } of this.charts.values()) plot.setSize({ width: box.clientWidth - 16, height: 170 });
+      for (const { plot, box } of this.charts.values()) plot.setSize({ width: box.clientWidth - 16, height: HEIGHT });
     }).observe(place);
   }
 
@@ -38,31 +62,57 @@ export class Charts {
     this.charts.clear();
   }
 
-  // marks: [[ms, text]]
+  // marks: of `happened`.
   draw(history, range, marks) {
     this.marks = marks;
     const end = history.second.at(-1) ?? Date.now() / 1000;
+    // A history that is shorter than the range fills the chart.
+    const begin = Math.max(end - range, Math.min(history.second[0] ?? end, end - LEAST_S));
     for (const chart of CHARTS) {
-      const values = chart.of(history);
-      if (chart.hideZero && !this.charts.has(chart.id) && !values.some((value) => value > 0)) continue;
-      const known = this.charts.get(chart.id) ?? this.make(chart);
-      known.plot.setData([history.second, values], false);
-      known.plot.setScale("x", { min: end - range, max: end });
-      const last = values.at(-1);
-      known.now.textContent = `now ${chart.show(last)}, most ${chart.show(Math.max(0, ...values.filter((v, n) => v !== null && history.second[n] >= end - range)))}`;
+      const lines = chart.lines(history, begin);
+      if (chart.hideZero && !this.charts.has(chart.id) && !lines.some(({ values }) => values.some((value) => value > 0))) continue;
+      const known = this.charts.get(chart.id) ?? this.make(chart, lines);
+      known.lines = lines;
+      known.plot.setData([history.second, ...lines.map(({ values }) => values)], false);
+      known.plot.setScale("x", { min: begin, max: end });
+      this.say(known);
     }
   }
 
-  make(chart) {
-    const box = element("div", null, { class: "chart", id: `chart-${chart.id}`, role: "group", "aria-label": chart.name });
-    const now = element("p");
+  // The values at the cursor; without one those of now.
+  say({ chart, plot, now, key, lines }) {
+    const [seconds, ...values] = plot.data, n = plot.cursor.idx;
+    const at = n !== null && n !== undefined && seconds[n] !== undefined ? n : null;
+    if (key) {
+      now.textContent = at === null ? "now" : time(seconds[at] * 1000);
+      key.forEach(({ item, name, value }, k) => {
+        const found = values[k].at(at ?? -1);
+        item.hidden = !lines[k].name || !values[k].some((one) => one !== null);
+        name.textContent = short(lines[k].name, 26);
+        name.title = lines[k].name;
+        value.textContent = ` ${chart.show(found)}`;
+      });
+    } else if (at !== null) {
+      now.textContent = `${time(seconds[at] * 1000)}: ${chart.show(values[0][at])}`;
+    } else {
+      const { min } = plot.scales.x;
+      const most = values[0].reduce((most, value, k) => (value !== null && seconds[k] >= min ? Math.max(most, value) : most), 0);
+      const shown = chart.id === "lag" ? quantiles(values[0].filter((value, k) => value !== null && seconds[k] >= min)) : "";
+      now.textContent = `now ${chart.show(values[0].at(-1))}, ${shown}most ${chart.show(most)}`;
+    }
+  }
+
+  make(chart, lines) {
+    const box = element("div", null, { class: "chart", id: `chart-${chart.id}`, role: "group", "aria-label": chart.name, tabindex: 0 });
+    const now = element("p"), said = element("div", null, { class: "said", role: "status", hidden: "" });
     box.append(element("h3", chart.name), now);
     this.place.append(box);
     const colour = colours();
     const axis = { stroke: colour.ink, grid: { stroke: colour.grid, width: 1 }, ticks: { stroke: colour.grid, width: 1 } };
-    const plot = new uPlot({
+    const made = { chart, plot: null, box, now, said, lines, key: null, told: 0 };
+    made.plot = new uPlot({
       width: box.clientWidth - 16,
-      height: 170,
+      height: HEIGHT,
       cursor: { sync: { key: SYNC }, drag: { x: false, y: false } },
       legend: { show: false },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
@@ -71,30 +121,52 @@ export class Charts {
         { ...axis, size: 76, values: (_, ticks) => ticks.map((tick) => chart.show(tick)), ...(chart.show === bytes ? { incrs: POWERS } : {}) },
       ],
       scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.08 : 1] } },
-      series: [{}, { stroke: colour.line, width: 2, points: { show: false }, spanGaps: false }],
+      series: [{}, ...lines.map((_, n) => ({ stroke: colour.lines[n], dash: DASHES[n], width: 2, points: { show: false }, spanGaps: false }))],
       hooks: {
-        setCursor: [(u) => {
-          const n = u.cursor.idx;
-          if (n !== null && n !== undefined && u.data[1][n] !== undefined) now.textContent = `${time(u.data[0][n] * 1000)}: ${chart.show(u.data[1][n])}`;
-        }],
-        draw: [(u) => {
-          u.ctx.save();
-          u.ctx.strokeStyle = colour.mark;
-          u.ctx.setLineDash([4, 4]);
-          for (const [ms] of this.marks) {
-            const at = u.valToPos(ms / 1000, "x", true);
-            if (at < u.bbox.left || at > u.bbox.left + u.bbox.width) continue;
-            u.ctx.beginPath();
-            u.ctx.moveTo(at, u.bbox.top);
-            u.ctx.lineTo(at, u.bbox.top + u.bbox.height);
-            u.ctx.stroke();
-          }
-          u.ctx.restore();
-        }],
+        setCursor: [() => { if (made.plot) { this.say(made); this.tellNear(made); } }],
+        draw: [(u) => drawMarks(u, this.marks)],
       },
-    }, [[], []], box);
-    const made = { plot, box, now };
+    }, [[], ...lines.map(() => [])], box);
+    if (lines.length > 1) made.key = legend(box, lines.length);
+    box.append(said);
+    box.addEventListener("focus", () => { if (box.matches(":focus-visible")) this.step(made, 0); });
+    box.addEventListener("blur", () => { said.hidden = true; });
+    box.addEventListener("keydown", (event) => {
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+      event.preventDefault();
+      this.step(made, made.told + (event.key === "ArrowLeft" ? 1 : -1));
+    });
     this.charts.set(chart.id, made);
     return made;
   }
+
+  // Tells the marks near the cursor of a chart that the mouse is over.
+  tellNear({ plot, box, said }) {
+    if (box.matches(":focus-visible")) return;
+    const near = box.matches(":hover") ? nearCursor(plot, this.marks) : [];
+    said.hidden = !near.length;
+    said.textContent = near.slice(0, MARKS_TOLD).map(sentence).join("\n");
+  }
+
+  // Tells one of the marks of a chart that has the focus: 0 is the newest one.
+  step(known, number) {
+    const marks = inRange(known.plot, this.marks);
+    known.told = Math.min(Math.max(number, 0), Math.max(marks.length - 1, 0));
+    known.said.hidden = !marks.length;
+    if (marks.length) known.said.textContent = `${sentence(marks[known.told])} (${known.told + 1} of ${marks.length}; arrow keys show others)`;
+  }
+}
+
+// A list of the chart's lines, with a sample of each.
+function legend(box, length) {
+  const list = element("ul", null, { class: "key" });
+  box.append(list);
+  return Array.from({ length }, (_, n) => {
+    const item = element("li"), name = element("span"), value = element("span");
+    const sample = svg("svg", { width: 28, height: 8, "aria-hidden": "true" });
+    sample.append(svg("line", { class: `line-${n}`, x1: 0, x2: 28, y1: 4, y2: 4, "stroke-width": 2, "stroke-dasharray": DASHES[n].join(" ") || "none" }));
+    item.append(sample, name, value);
+    list.append(item);
+    return { item, name, value };
+  });
 }

@@ -18,7 +18,10 @@ export function bytes(value) {
   return `${Math.round(value)} B`;
 }
 
-export const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(value * 100)} %`);
+export function share(value) {
+  if (value === null || value === undefined) return "–";
+  return value > 0 && value < 0.005 ? "<1 %" : `${Math.round(value * 100)} %`;
+}
 
 export function duration(ms) {
   if (ms === null || ms === undefined) return "–";

@@ -1,11 +1,12 @@
 // Draws a join tree: sources at the left, the result at the right.
 
 import { bytes, count, element, perSecond, share } from "./format.js";
+import { addFeedback, addStates, feedbackMark, incomplete, progress, spokenFeedback } from "./joins.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 204, HEIGHT = 66, GAP_X = 56, GAP_Y = 18, PAD = 14;
 
-function svg(name, attributes = {}, text = null) {
+export function svg(name, attributes = {}, text = null) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
   if (text !== null) made.textContent = text;
@@ -39,17 +40,46 @@ function layout(nodes) {
 const x = (place) => PAD + place.column * (WIDTH + GAP_X);
 const y = (place) => PAD + place.row * (HEIGHT + GAP_Y);
 const width = (rate) => (rate > 0 ? Math.min(1 + Math.log10(1 + rate) * 2, 14) : 1);
+
+// A line as wide as its tuples per second.
+export function edge(fromX, fromY, toX, toY, rate) {
+  const bend = (toX - fromX) / 2;
+  return svg("path", { class: "edge", d: `M${fromX},${fromY} C${fromX + bend},${fromY} ${toX - bend},${toY} ${toX},${toY}`, "stroke-width": width(rate) });
+}
+
 const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-function title(node) {
-  if (node.left) return short(`${node.kind}`, 22);
-  return short(node.stream === node.id ? node.id : `${node.stream} ${node.id}`, 22);
+const known = (value) => value !== null && value !== undefined;
+
+// A measured figure; an expected one, with a ~, where nothing is measured.
+const figure = (measured, expected, show) => (known(measured) || !known(expected) ? show(measured) : `~${show(expected)}`);
+const rate = (node) => figure(node.per_s, node.expected_per_s, perSecond);
+const alive = (node) => `${figure(node.alive, node.expected_alive, count)} alive`;
+
+const hot = ({ column, value, share: part }) => `${column} = ${value}: ${share(part)}`;
+
+function title(node, most) {
+  if (node.left) return short(`${node.kind}`, most);
+  return short(node.stream === node.id ? node.id : `${node.stream} ${node.id}`, most);
+}
+
+// A bar for each state of a join whose states are not complete; dashed where it is not known how complete one is.
+function bars(node) {
+  const long = WIDTH / 2 - 14;
+  return node.completed.flatMap((part, n) => {
+    const at = { x: 10 + n * (long + 8), y: HEIGHT - 6, height: 3 };
+    const whole = svg("rect", { class: part === null ? "whole unknown" : "whole", width: long, ...at });
+    return part === null ? [whole] : [whole, svg("rect", { class: "done", width: long * part, ...at })];
+  });
 }
 
 export function describe(node) {
-  if (!node.left) return `${node.kind} ${node.stream} as ${node.id} ${node.window}: ${perSecond(node.per_s)}, ${count(node.alive)} alive`;
+  const hottest = node.hot_keys?.length ? `, hot key ${hot(node.hot_keys[0])}` : "";
+  if (!node.left) return `${node.kind} ${node.stream} as ${node.id} ${node.window}: ${rate(node)}, ${alive(node)}${hottest}${spokenFeedback(node)}`;
+  if (!known(node.per_s)) return `${node.kind} ${node.id}: ${rate(node)}, ${alive(node)}`;
   const off = node.off ? `, ${factor(node.off)}` : "";
-  return `${node.kind} ${node.id}: ${perSecond(node.per_s)}${off}, ${share(node.cores)} of a core, ${bytes(sum(node.state_bytes))} of state`;
+  const lacks = incomplete(node) ? `, states so far: ${progress(node)}` : "";
+  return `${node.kind} ${node.id}: ${perSecond(node.per_s)}${off}, ${share(node.cores)} of a core, ${bytes(sum(node.state_bytes))} of state${lacks}${spokenFeedback(node)}`;
 }
 
 const sum = (pair) => (pair ? pair[0] + pair[1] : null);
@@ -66,18 +96,21 @@ export function drawPlan(plan, selected, select) {
     const fromX = x(place) + WIDTH, fromY = y(place) + HEIGHT / 2;
     const toX = parent ? x(places.get(parent.id)) : fromX + 36;
     const toY = parent ? y(places.get(parent.id)) + HEIGHT / 2 + (parent.left === id ? -12 : 12) : fromY;
-    const bend = (toX - fromX) / 2;
-    drawing.append(svg("path", { class: "edge", d: `M${fromX},${fromY} C${fromX + bend},${fromY} ${toX - bend},${toY} ${toX},${toY}`, "stroke-width": width(node.per_s) }));
+    drawing.append(edge(fromX, fromY, toX, toY, node.per_s ?? node.expected_per_s));
   }
   for (const id of order) {
     const node = byId.get(id), place = places.get(id);
     const group = svg("g", { class: "node", tabindex: 0, role: "button", "aria-label": describe(node), "aria-pressed": id === selected, "data-id": id, transform: `translate(${x(place)},${y(place)})` });
     group.append(svg("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 6 }));
     if (node.left) group.append(svg("rect", { class: "heat", width: WIDTH, height: HEIGHT, rx: 6, "fill-opacity": Math.min(node.cores || 0, 1) * 0.75 }));
-    group.append(svg("text", { x: 10, y: 20 }, title(node)));
-    group.append(svg("text", { x: 10, y: 38, class: "small" }, node.left ? `${perSecond(node.per_s)} · ${share(node.cores)} of a core` : `${perSecond(node.per_s)} ${node.window}`));
-    if (node.off) group.append(svg("text", { x: 10, y: 56, class: "off" }, short(`▲ ${factor(node.off)}`, 30)));
-    else group.append(svg("text", { x: 10, y: 56, class: "small" }, node.left ? `${bytes(sum(node.state_bytes))} state` : `${count(node.alive)} alive`));
+    const mark = feedbackMark(node);
+    group.append(svg("text", { x: 10, y: 20 }, title(node, mark ? 14 : 22)));
+    if (mark) group.append(svg("text", { x: WIDTH - 10, y: 20, class: "small", "text-anchor": "end" }, mark));
+    group.append(svg("text", { x: 10, y: 38, class: "small" }, known(node.cores) ? `${rate(node)} · ${share(node.cores)} of a core` : short(`${rate(node)} ${node.window ?? ""}`, 28)));
+    if (incomplete(node)) group.append(svg("text", { x: 10, y: 55, class: "off" }, `◐ ${progress(node)}`), ...bars(node));
+    else if (node.hot_keys?.length) group.append(svg("text", { x: 10, y: 56, class: "off" }, short(`▲ hot key ${hot(node.hot_keys[0])}`, 31)));
+    else if (node.off) group.append(svg("text", { x: 10, y: 56, class: "off" }, short(`▲ ${factor(node.off)}`, 30)));
+    else group.append(svg("text", { x: 10, y: 56, class: "small" }, node.state_bytes ? `${bytes(sum(node.state_bytes))} state` : alive(node)));
     const choose = () => select(id);
     group.addEventListener("click", choose);
     group.addEventListener("keydown", (event) => {
@@ -97,16 +130,19 @@ export function nodeCard(node) {
   };
   add(node.left ? "Operator" : node.kind === "table" ? "Table" : "Source", node.left ? `${node.kind} ${node.id}` : `${node.stream} ${node.id} ${node.window}`);
   for (const line of node.conditions) add("Condition", line);
-  add("Produces", perSecond(node.per_s), node.per_s);
+  if (known(node.per_s)) add("Produces", perSecond(node.per_s), node.per_s);
   if (node.expected_per_s !== null) add("Expected", perSecond(node.expected_per_s) + (node.off ? `: it is ${factor(node.off)}` : ""), node.expected_per_s);
-  if (node.alive !== null) add("Alive", `${count(node.alive)} tuples`, node.alive);
-  if (!node.left) { add("Read", `${count(node.tuples)} tuples`, node.tuples); return list; }
+  if (known(node.alive)) add("Alive", `${count(node.alive)} tuples`, node.alive);
+  else if (known(node.expected_alive)) add("Alive, expected", `${count(node.expected_alive)} tuples`, node.expected_alive);
+  for (const key of node.hot_keys ?? []) add("Hot key", `${hot(key)} of the living tuples`, key.share);
+  addFeedback(add, node);
+  if (!node.left) { if (known(node.tuples)) add("Read", `${count(node.tuples)} tuples`, node.tuples); return list; }
   if (node.state_bytes) {
     add("Takes in", `${perSecond(node.inputs_per_s[0])} left, ${perSecond(node.inputs_per_s[1])} right`);
     if (node.selectivity !== null) add("Selectivity", node.selectivity.toPrecision(3), node.selectivity);
     add("Share of a core, about", share(node.cores), node.cores);
     add("State", `${bytes(node.state_bytes[0])} left, ${bytes(node.state_bytes[1])} right; ${count(node.state_tuples[0])} and ${count(node.state_tuples[1])} tuples`);
-    if (!node.complete[0] || !node.complete[1]) add("Incomplete", `${node.keys[0][0] + node.keys[0][1]} of ${node.keys[1][0] + node.keys[1][1]} keys completed`);
+    addStates(add, node);
   }
   return list;
 }

@@ -1,15 +1,24 @@
 // The page: fetches the state once, follows the events, and draws what has changed.
 
+import { Changes } from "./changes.js";
 import { Charts } from "./charts.js";
 import { bytes, count, duration, element, perSecond, share, time } from "./format.js";
+import { drawGroup, explainOperator, groupCard } from "./group.js";
+import { happened, showHappened } from "./marks.js";
+import { Past } from "./past.js";
 import { drawPlan, nodeCard } from "./plan.js";
+import { Rows } from "./rows.js";
+import { WhatIf } from "./what_if.js";
 
-const KEPT_S = 6 * 3600;
+const KEPT_S = 24 * 3600;
 const LOST_MS = 5000;
 
 const at = (id) => document.getElementById(id);
 const charts = new Charts(at("charts"));
+const past = new Past(at("past"), (found) => { then = found; showPlans(); showTasks(); showChanges(); });
+let changes = null;
 let state = null;
+let then = null; // the state of the moment that the slider shows; null for now
 let history = null;
 let selected = null;
 let range = 600;
@@ -38,20 +47,46 @@ function showPlans() {
   const focused = document.activeElement?.dataset?.id;
   const places = [...at("plans").children];
   const scrolled = places.map((place) => place.scrollLeft);
-  const drawn = state.plans.map((plan) => {
+  const shown = then ?? state;
+  const drawn = shown.plans.map((plan) => {
     const box = element("div", null, { class: "plan", "data-leaving": String(plan.leaving) });
-    const whose = state.plans.length > 1 ? ` in ${plan.tasks.length === 1 ? "task" : "tasks"} ${plan.tasks.join(", ")}` : "";
+    const whose = shown.plans.length > 1 ? ` in ${plan.tasks.length === 1 ? "task" : "tasks"} ${plan.tasks.join(", ")}` : "";
     box.append(element("p", `${plan.leaving ? "Still running while its successor takes over: " : ""}${plan.text}${whose}`));
     box.append(drawPlan(plan, selected, select));
     return box;
   });
-  if (!drawn.length) drawn.push(element("p", "No task has reported its plan yet."));
+  if (shown.group) drawn.push(drawGroup(shown.group, selected, select));
+  if (!drawn.length) drawn.push(element("p", then ? "No task had reported then." : "No task has reported its plan yet."));
   at("plans").replaceChildren(...drawn);
   drawn.forEach((place, n) => { place.scrollLeft = scrolled[n] ?? 0; });
   if (focused) at("plans").querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
-  const node = state.plans.flatMap((plan) => plan.nodes).find((one) => one.id === selected);
+  const node = [...(shown.group ?? []), ...shown.plans.flatMap((plan) => plan.nodes)].find((one) => one.id === selected);
   at("node").hidden = !node;
-  if (node) at("node").replaceChildren(nodeCard(node));
+  if (node) at("node").replaceChildren(shown.group ? groupCard(node) : nodeCard(node), ...explanation(node));
+}
+
+// What the server has told about an operator of a group; asks for it the first time.
+function explanation(node) {
+  if (!node.queries?.length || then) return [];
+  const words = explainOperator(node);
+  if (words.text === undefined) words.then(showPlans);
+  return words.text ? [element("pre", words.text, { tabindex: "0" })] : [];
+}
+
+const SKEWED = 2;
+
+// Over the last minute, among the tasks that do the same.
+function inputShare(found) {
+  if (!found) return "–";
+  const times = found[0] / found[1];
+  return times > SKEWED ? `${share(found[0])}, ${count(times)} × an even share` : share(found[0]);
+}
+
+// Tuples, and how many partition groups have been spilled; or the bytes of states that are in files.
+function onDisk(found) {
+  if (!found) return "–";
+  const [tuples, groups, files] = found;
+  return files ? bytes(files) : groups ? `${count(tuples)} tuples, ${count(groups)} groups spilled so far` : "nothing";
 }
 
 const TASK_COLUMNS = [
@@ -59,9 +94,12 @@ const TASK_COLUMNS = [
   ["State", (t) => t.state || "–", "words"],
   ["Final up to", (t) => time(t.cut)],
   ["Reads", (t) => perSecond(t.inputs_per_s), null, (t) => t.inputs_per_s],
+  ["Share of input", (t) => inputShare(t.input_share), null, (t) => t.input_share?.[0] ?? ""],
   ["Core", (t) => share(t.busy), null, (t) => t.busy],
   ["State size", (t) => bytes(t.state_bytes), null, (t) => t.state_bytes],
   ["Memory budget", (t) => (t.memory ? `${bytes(t.memory[0])} of ${bytes(t.memory[1])}` : "–")],
+  ["On disk", (t) => onDisk(t.disk), null, (t) => t.disk ?? ""],
+  ["Pairs pending", (t) => count(t.owed), null, (t) => t.owed],
   ["Wait", (t) => count(t.pending), null, (t) => t.pending],
   ["Results", (t) => count(t.results), null, (t) => t.results],
   ["Late", (t) => count(t.late), null, (t) => t.late],
@@ -72,7 +110,7 @@ const TASK_COLUMNS = [
 function showTasks() {
   const head = element("tr");
   for (const [name, , kind] of TASK_COLUMNS) head.append(element("th", name, { scope: "col", ...(kind ? { class: kind } : {}) }));
-  const rows = state.tasks.map((task) => {
+  const rows = (then ?? state).tasks.map((task) => {
     const row = element("tr");
     for (const [, show, kind, exact] of TASK_COLUMNS) {
       row.append(element("td", show(task), { ...(kind ? { class: kind } : {}), ...(exact ? { title: String(exact(task)) } : {}) }));
@@ -88,25 +126,24 @@ function showTasks() {
 const effect = (one) => (!one ? "" : `${share(one.saving)} saved${one.silence === null ? "" : `, pause ${duration(one.silence * 1000)}`}`);
 
 function showChanges() {
-  at("decisions").replaceChildren(...state.decisions.map((one) => {
+  const shown = then ?? state;
+  at("decisions").replaceChildren(...shown.decisions.map((one) => {
     const item = element("li", null, { "data-made": String(one.made) });
     item.append(element("b", one.made ? "Changed the plan" : "Kept the plan"), ` at ${time(one.at)}: ${one.from_plan} → ${one.to_plan} by ${one.strategy}: `, one.reason, ". ");
     item.append(element("small", `Predicted: ${effect(one.predicted)}. ${one.measured?.saving != null ? `Measured: ${effect(one.measured)}.` : ""}`));
     return item;
   }));
-  at("migrations").replaceChildren(...[...state.migrations].reverse().map((one) => {
+  at("migrations").replaceChildren(...[...shown.migrations].reverse().map((one) => {
     const progress = one.finished ? "done" : one.total ? `${share(one.done / one.total)} of ${one.unit}` : one.began ? "in progress" : "waits for its time";
     return element("li", `Plan change by ${one.strategy} to ${one.to}${one.began ? ` at ${time(one.began)}` : ""}: ${progress}, longest pause ${duration(one.silence_s * 1000)}`);
   }));
-  if (!state.decisions.length && !state.migrations.length) at("migrations").replaceChildren(element("li", "None yet."));
+  if (!shown.decisions.length && !shown.migrations.length) at("migrations").replaceChildren(element("li", "None yet."));
 }
 
-// Plan changes at the second of the wall clock in which results reached their event time.
-function marks() {
-  return state.migrations.filter((one) => one.began).map((one) => {
-    const n = history.cut.findIndex((cut) => cut >= one.began);
-    return n > 0 ? [history.second[n] * 1000, one.to] : null;
-  }).filter(Boolean);
+function showHistory() {
+  const marks = happened(state, history);
+  charts.draw(history, range, marks);
+  showHappened(at("happened"), marks);
 }
 
 function show() {
@@ -118,7 +155,9 @@ function show() {
   showPlans();
   showTasks();
   showChanges();
-  charts.draw(history, range, marks());
+  changes.show((state.group ?? []).filter((node) => node.kind === "query").map((node) => node.name));
+  showHistory();
+  if (history.second.length) past.bounds(history.second[0], history.second.at(-1));
 }
 
 function add(more) {
@@ -135,15 +174,20 @@ for (const button of document.querySelectorAll("[data-range]")) {
   button.addEventListener("click", () => {
     range = Number(button.dataset.range);
     for (const other of document.querySelectorAll("[data-range]")) other.setAttribute("aria-pressed", String(other === button));
-    if (state) charts.draw(history, range, marks());
+    if (state) showHistory();
   });
 }
 
 async function begin() {
-  const answer = await (await fetch("/state")).json();
+  const answer = await (await fetch("state")).json();
   ({ state, history } = answer);
+  changes = new Changes(at("changes"), answer.offers);
   show();
-  const events = new EventSource("/events");
+  for (const [id, Part] of [["what-if", WhatIf], ["rows", Rows]]) {
+    if (answer.offers.includes(id)) new Part(at(id));
+    else at(id).closest("section").hidden = true;
+  }
+  const events = new EventSource("events");
   events.onmessage = (event) => {
     heard = Date.now();
     const found = JSON.parse(event.data);

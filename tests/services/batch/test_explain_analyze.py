@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,9 +71,39 @@ def test_standard_input_is_read_once(folder: Path) -> None:
     assert "in    100 tuples" in done.stdout
 
 
+def test_a_page_shows_the_plan_or_the_run(folder: Path) -> None:
+    done = weir(folder, "q.sql", "--html", "plan.html", *SOURCES)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "plan.html\n", "")
+    document = _document(folder / "plan.html")
+    assert document["basis"].startswith("Expected, by sampled statistics: ")
+    assert len(document["plans"][0]["nodes"]) == 7
+    done = weir(folder, "q.sql", "--analyze", "--html", "run.html", "--plan", "(((A B) C) D)", *SOURCES)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "run.html\n", "")
+    document = _document(folder / "run.html")
+    assert document["basis"] == "Measured in a run over files: tuples alive on average, states at their largest"
+    (plan,) = document["plans"]
+    nodes = {node["id"]: node for node in plan["nodes"]}
+    assert plan["text"] == "(((A B) C) D)"
+    assert nodes["A"]["per_s"] == pytest.approx(20, rel=0.05)
+    assert sum(node["cores"] for node in nodes.values() if "cores" in node) == pytest.approx(1)
+    assert document["tasks"][0]["results"] == nodes["(((A B) C) D)"]["results"] > 0
+
+
+def test_a_page_on_standard_output_is_alone_there(folder: Path) -> None:
+    done = weir(folder, "q.sql", "--html", "-")
+    assert (done.returncode, done.stdout[:15], done.stdout[-8:]) == (0, "<!doctype html>", "</html>\n")
+
+
+def _document(page: Path) -> dict[str, Any]:
+    (text,) = re.findall(r'id="document">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)
+    return dict(json.loads(text))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (("--analyze", "--json", "--html", "plan.html"), "--html and --json are two forms of the same"),
+        (("--html", "none/plan.html"), "--html: cannot create none/plan.html: No such file or directory"),
         (("--json",), "--json has no effect without --analyze"),
         (("--task", "0"), "--task has no effect without"),
         (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: --analyze does not show shared"),
@@ -134,6 +165,12 @@ def test_a_query_that_runs(topics: Topics, tmp_path: Path) -> None:
         assert "hash join ((A B) C)" in done.stdout
         assert "task 1 at 2023-11-14T" in done.stdout
         assert "task 0" not in done.stdout
+        page = tmp_path / "plan.html"
+        done = weir(tmp_path, str(case.path), "--analyze", "--html", str(page), "--bootstrap", case.bootstrap)
+        assert (done.returncode, done.stdout) == (0, f"{page}\n")
+        document = _document(page)
+        assert document["basis"].startswith("Measured in the running query, ")
+        assert [task["task"] for task in document["tasks"]] == [0, 1]
         wrong = weir(tmp_path, str(case.path), "--analyze", "--task", "7", "--bootstrap", case.bootstrap)
         assert (wrong.returncode, "the tasks that run are 0, 1" in wrong.stderr) == (2, True)
     finally:

@@ -1,14 +1,19 @@
-"""A query as its tasks would publish it: a real engine, whose statistics a `LiveQuery` takes."""
+"""A query, or a group, as its tasks would publish it: a real engine, whose statistics a `LiveQuery` takes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from operators.engine.engine import Engine
+from operators.groups.sharing import group_engine
 from operators.plan.plan import parse_plan
-from schemas.messages.control import Decision, TaskHealth, TaskStatistics
-from services.process.security import KafkaClients
-from services.ui.live import LiveQuery
+from schemas.columns import Batch, Column
+from schemas.language.program import parse_program
+from schemas.messages.control import Decision, GroupTaskStatistics, TaskHealth, TaskStatistics
+from schemas.query import Query, Type
+from services.ui.watch.live import LiveQuery
 from tests.operators.autopilot.test_autopilot import EVEN, events, star
 
 BEGIN_MS = 1_795_953_600_000
@@ -29,7 +34,7 @@ class Running:
         self.engines: list[Engine] = [star() for _ in range(tasks)]
         self.query = self.engines[0].query
         self.now_ms = BEGIN_MS
-        self.live = LiveQuery(KafkaClients("localhost:1"), "group", self.query.name, lambda: self.now_ms)
+        self.live = LiveQuery(self.query.name, lambda: self.now_ms)
         self._second = 0
 
     def second(self, *, tasks: set[int] | None = None, health: dict[int, dict[str, Any]] | None = None) -> None:
@@ -92,3 +97,63 @@ class Running:
                 first_plan="(((A B) C) D)",
             )
         )
+
+
+GROUP = """
+CREATE STREAM l (k BIGINT, at TIMESTAMP) WITH (topic = 'l', format = 'json', timestamp = 'at');
+CREATE STREAM r (k BIGINT, at TIMESTAMP) WITH (topic = 'r', format = 'json', timestamp = 'at');
+INSERT INTO 'near' SELECT L.k AS k FROM l L [RANGE 1 SECOND], r R [RANGE 1 SECOND] WHERE L.k = R.k;
+INSERT INTO 'wide' SELECT L.k AS k FROM l L [RANGE 2 SECONDS], r R [RANGE 2 SECONDS] WHERE L.k = R.k;
+INSERT INTO 'lone' SELECT L.k AS k FROM l L [RANGE 1 SECOND] EXCEPT r R [RANGE 1 SECOND] ON L.k = R.k;
+INSERT INTO 'last' SELECT L.k AS k FROM l L [RANGE 3 SECONDS], r R [RANGE 3 SECONDS] WHERE L.k = R.k AND L.k > 3;
+"""
+
+
+class RunningGroup:
+    """A group of queries in one task: `near` and `wide` share an operator, `lone` runs alone.
+
+    Attributes:
+        registered: the queries of the registry, by name.
+        now_ms: the wall clock that the `LiveQuery` sees.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[str, Query] = {query.name: query for query in parse_program(GROUP).queries}
+        self.registered = {name: self.all[name] for name in ("near", "wide", "lone")}
+        self.engine = group_engine(list(self.registered.values()), feedback=False)
+        self.now_ms = BEGIN_MS
+        self.live = LiveQuery("g", lambda: self.now_ms)
+        self._second = 0
+
+    def second(self) -> None:
+        """Let a second pass: the task reads events and reports."""
+        ts = self._second * 1000 + np.arange(100, dtype=np.int64) * 10
+        for name in ("l", "r"):
+            key, at = Column(Type.BIGINT, ts % 7), Column(Type.TIMESTAMP, ts)
+            self.engine.push(name, 0, Batch(ts, {"k": key, "at": at}))
+        self.engine.advance()
+        self.live.take(
+            GroupTaskStatistics(
+                query="g",
+                task=0,
+                tasks=1,
+                life="a",
+                sent_ms=self.now_ms,
+                seconds=(self.now_ms - BEGIN_MS) / 1000,
+                engine=self.engine.statistics().document(),
+            )
+        )
+        status = {"task": 0, "state": "running", "cut": self.engine.cut, "waits_for": "", "problem": ""}
+        self.live.take(TaskHealth(query="g", task=0, worker="w", sent_ms=self.now_ms, status=status))
+        self._second += 1
+        self.now_ms += 1000
+
+    def add(self, name: str) -> None:
+        """Register a query, and let the task begin it."""
+        self.registered[name] = self.all[name]
+        self.engine.add(self.all[name])
+
+    def drop(self, name: str) -> None:
+        """Drop a query."""
+        del self.registered[name]
+        self.engine.drop(name)

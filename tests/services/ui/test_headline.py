@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.ui.headline import ABSENT_S, TaskView, Tone, duration, headline
+from operators.data.watermark import END
+from schemas.messages.control import COMPUTING, DELIVERING
+from services.ui.watch.headline import ABSENT_S, TaskView, Tone, duration, headline
 
 NOON = 1_795_953_600_000
 """2026-11-29T12:00:00Z, in ms."""
@@ -24,6 +26,10 @@ def test_where_nothing_holds_results_back_it_says_how_far_they_are() -> None:
     assert headline([task()], 1, NOON).tone is Tone.WELL
 
 
+def test_when_all_sources_have_ended_everything_is_final() -> None:
+    assert said(task(cut=END, state="ended")) == "All results are final."
+
+
 def test_a_silent_partition_is_named() -> None:
     silent = [("humidity", 2, 41.0), ("humidity", 0, 7.0)]
     found = headline([task(), task(1, 60_000, silent=silent)], 2, NOON)
@@ -38,12 +44,23 @@ def test_a_silent_partition_is_named() -> None:
         ({"problem": "disk full", "state": "opening"}, "held by task 1, which failed: disk full"),
         ({"state": "recovering", "waits_for": "9 records"}, "held by task 1, which recovers: 9 records"),
         ({"state": "opening"}, "held by task 1, which is being opened"),
+        ({"step": DELIVERING, "step_s": 3.0}, "held by task 1, which has been delivering to Kafka for 3.0 s"),
+        ({"step": COMPUTING, "step_s": 65.0}, "held by task 1, which has been computing an epoch for 1 min 5 s"),
         ({"busy": 0.97}, "held by task 1, which takes 97% of a core: input comes faster than it is processed"),
         ({"owed": 1200}, "held by results on disk: at most 1,200 pairs of tuples wait for cleanup"),
     ],
 )
 def test_the_slowest_task_says_what_holds_it(more: dict[str, object], words: str) -> None:
     assert words in said(task(busy=0.99), task(1, 9_000, **more))
+
+
+def test_partitions_whose_events_are_older_are_named_once_results_are_far_behind() -> None:
+    slowest = [("light", 3), ("light", 4)]
+    assert said(task(behind_ms=9_000, slowest=slowest)) == "Final up to 11:59:51, 9.0 s behind."
+    assert said(task(behind_ms=11_000, slowest=slowest)) == (
+        "Final up to 11:59:49, 11.0 s behind, held by light partition 3 and 1 more, whose events are older than those "
+        "of other partitions."
+    )
 
 
 def test_a_task_that_failed_is_told_even_where_another_one_is_slower() -> None:

@@ -1,108 +1,19 @@
-"""The page in a real browser: Debian's Chromium, driven by Playwright.
-
-`make browser` installs Chromium. With WEIR_SCREENSHOTS=FOLDER each test leaves a picture there.
-"""
+"""The page of a query in a real browser."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
 
 import pytest
 
+from operators.data.statistics import SpillStatistics
 from operators.engine.engine import Engine
-from operators.plan.choose import declared_statistics
-from services.ui.picture import picture
-from services.ui.server import PageServer
 from tests.operators.tiny import chain
-from tests.services.ui.running import Running
+from tests.services.ui.pages import BESIDE_OTHERS, HOSTILE, IN_BROWSER, Opened, star
+from tests.services.ui.running import BEGIN_MS, Running
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-pytestmark = [
-    pytest.mark.deep,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make browser` installs it"),
-]
-
-BESIDE_OTHERS = 8
-"""Other tests run on the same cores, so that times may be so many times as long."""
-
-HOSTILE = "<script>document.title='gone'</script><img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Without a sandbox, since root may not have one; the page is ours.
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-@dataclass
-class Shown:
-    """A page that shows a running query.
-
-    Attributes:
-        errors: what the browser has complained about.
-    """
-
-    page: Any
-    running: Running
-    errors: list[str]
-
-    def text(self, selector: str) -> str:
-        return str(self.page.locator(selector).inner_text())
-
-    def until(self, selector: str, words: str) -> None:
-        """Wait until an element has some words."""
-        self.page.locator(selector).filter(has_text=words).first.wait_for(timeout=10_000)
-
-    def keep(self, name: str) -> None:
-        """Keep a screenshot, if that is asked for."""
-        if folder := os.environ.get("WEIR_SCREENSHOTS"):
-            self.page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
-
-
-Opened = Callable[..., Shown]
-
-
-@pytest.fixture
-def opened(browser: Any) -> Iterator[Opened]:
-    """Opens the page of a query, with the settings of a browser's context."""
-    closing: list[Any] = []
-
-    def open_page(running: Running, **context: Any) -> Shown:
-        expected = declared_statistics(running.query)
-        server = PageServer(
-            "127.0.0.1", 0, lambda: picture(running.query, running.live.snapshot(), expected), running.live.timeline
-        )
-        made = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context})
-        page, errors = made.new_page(), list[str]()
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(server.address)
-        page.locator("#query").filter(has_text=running.query.name).wait_for(timeout=10_000)
-        closing.extend([lambda: server.__exit__(None, None, None), made.close])
-        return Shown(page, running, errors)
-
-    yield open_page
-    for close in reversed(closing):
-        close()
-
-
-def star(seconds: int = 20, tasks: int = 2) -> Running:
-    running = Running(tasks)
-    for _ in range(seconds):
-        running.second()
-    return running
+pytestmark = IN_BROWSER
 
 
 def test_it_shows_the_headline_the_plan_tasks_and_charts(opened: Opened) -> None:
@@ -136,6 +47,103 @@ def test_what_happens_appears_by_itself(opened: Opened) -> None:
     assert shown.errors == []
 
 
+def test_what_happened_is_told_in_a_list_and_at_the_charts(opened: Opened) -> None:
+    running = star()
+    running.second(health={1: {"problem": "disk full", "since": "2026-11-29T12:00:20Z"}})
+    running.report(1, life="b")
+    running.decide(1, "it saves 90% of the work")
+    running.decide(2, "it would not pay", made=False)
+    running.migrate("(((A D) C) B)")
+    for _ in range(5):
+        running.second()
+    shown = opened(running)
+    shown.until("#happened", "F 2026-11-29 12:00:20 Failure: Task 1 on worker-1 failed: disk full")
+    shown.until("#happened", "R 2026-11-29 12:00:21 Restart: Task 1 started again on worker-1")
+    shown.until("#happened", "Plan change: to (((A D) C) B) by jisc")
+    shown.until("#happened", "Decision to keep the plan: (((A B) C) D) instead of (((A D) C) B): it would not pay")
+    texts = shown.page.locator("#happened li").all_inner_texts()
+    assert sorted(text[0] for text in texts if not text.startswith("R")) == ["D", "F", "K", "P"]
+    said = shown.page.locator("#chart-rates .said")
+    assert said.is_hidden()
+    shown.page.locator("#chart-pending").focus()
+    shown.page.keyboard.press("Shift+Tab")
+    shown.page.keyboard.press("Tab")
+    told = shown.page.locator("#chart-pending .said")
+    first = told.inner_text()
+    shown.page.keyboard.press("ArrowLeft")
+    assert told.inner_text() != first
+    assert "arrow keys show others" in told.inner_text()
+    shown.keep("marks")
+    assert shown.errors == []
+
+
+def test_the_mouse_near_a_mark_is_told_what_happened(opened: Opened) -> None:
+    running = star()
+    running.second(health={1: {"problem": "disk full", "since": "2026-11-29T12:00:20Z"}})
+    for _ in range(5):
+        running.second()
+    shown = opened(running)
+    shown.until("#happened", "Failure")
+    # Of so short a history a minute is shown, and the failure is some seconds before its end.
+    shown.page.locator("#chart-rates").scroll_into_view_if_needed()
+    area = shown.page.locator("#chart-rates .u-over").bounding_box()
+    last_s = shown.page.locator("#past-at").get_attribute("max")
+    left = area["width"] * (1 - (int(last_s) - BEGIN_MS // 1000 - 20) / 60)
+    shown.page.mouse.move(area["x"] + left - 2, area["y"] + 60)
+    shown.until("#chart-rates .said", "F 2026-11-29 12:00:20 Failure: Task 1 on worker-1 failed: disk full")
+    assert shown.page.locator("#chart-results .said").is_hidden()
+    shown.page.mouse.move(area["x"] + 10, area["y"] + 60)
+    shown.page.locator("#chart-rates .said").wait_for(state="hidden", timeout=10_000)
+    assert shown.errors == []
+
+
+def test_joins_have_a_line_each_and_memory_only_with_a_budget(opened: Opened) -> None:
+    running = star(10)
+    shown = opened(running)
+    shown.until("#chart-joins .key", "((A B) C)")
+    assert shown.page.locator("#chart-joins .key li:visible").count() == 3
+    assert shown.page.locator("#chart-memory").count() == 0
+    for number in range(6):
+        running.second()
+        running.report(0, spill=asdict(SpillStatistics("lazy", 8 << 20, used_bytes=number << 20, on_disk_tuples=9)))
+    shown.until("#chart-memory .key", "budget 8 MiB")
+    shown.keep("budget")
+    assert shown.errors == []
+
+
+def test_nodes_show_feedback_and_how_complete_states_are(opened: Opened) -> None:
+    running = star()
+    running.migrate("(((A D) C) B)", "parallel-track")
+    running.engines[0].advance(running.engines[0].cut + 1)
+    edge = {"consumer": "((A D) C)", "producer": "(A D)", "watching": False, "kept_back": 5, "suppressed": 40_000}
+    running.report(0, feedback=[edge | {"saved_bytes": 1 << 20}])
+    shown = opened(running)
+    node = shown.page.locator('g.node[data-id="((A D) C)"]')
+    assert "◐ left 0 %, right 0 %" in node.text_content()
+    assert node.locator("rect.whole").count() == 2
+    producer = shown.page.locator('g.node[data-id="(A D)"]')
+    assert "‖ 5 kept" in producer.text_content()
+    producer.click()
+    shown.until("#node", "from ((A D) C): 5 tuples kept back now, about 40 k results not made")
+    shown.until("#node", "saved 1 MiB of state")
+    shown.until("#node", "it rests now")
+    shown.until("#node", "Partition groups in memory")
+    shown.keep("states")
+    assert shown.errors == []
+
+
+def test_a_task_that_reads_more_than_its_share_is_marked(opened: Opened) -> None:
+    running = Running(3)
+    running.second()
+    for number, more in enumerate((100, 100, 1800)):
+        read = running.engines[number].statistics().input_tuples
+        running.report(number, input_tuples=read + more)
+    shown = opened(running)
+    shown.until("#tasks tbody tr:nth-child(3)", "90 %, 2.7 × an even share")
+    assert "×" not in shown.text("#tasks tbody tr:nth-child(1)")
+    assert shown.errors == []
+
+
 def test_a_silent_partition_is_named(opened: Opened) -> None:
     running = star()
     running.second(health={0: {"silent": [("humidity", 2, 41.0)]}})
@@ -161,7 +169,7 @@ def test_a_node_is_chosen_by_keyboard_and_stays_chosen(opened: Opened) -> None:
 def test_hostile_values_are_text(opened: Opened) -> None:
     running = star()
     running.decide(1, HOSTILE)
-    running.second(health={0: {"problem": HOSTILE}})
+    running.second(health={0: {"problem": HOSTILE, "since": "now"}})
     shown = opened(running)
     shown.until("h1", HOSTILE)
     shown.until("#decisions", HOSTILE)
@@ -183,14 +191,11 @@ def test_it_fits_narrow_and_wide_screens_in_light_and_dark(opened: Opened, schem
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(opened: Opened, scheme: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
     running = star()
     running.decide(1, "it saves 90% of the work")
     shown = opened(running, color_scheme=scheme)
     shown.page.locator('g.node[data-id="(A B)"]').click()
-    found = Axe().run(shown.page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+    assert shown.problems() == []
 
 
 def test_a_hundred_joins_open_in_a_second_and_stay_fluent(opened: Opened) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from operators.data.watermark import END
+from schemas.messages.control import COMPUTING, DELIVERING
 from schemas.timestamps import format_iso
 
 ABSENT_S = 6.0
@@ -13,6 +15,12 @@ ABSENT_S = 6.0
 
 BUSY = 0.9
 """A task that is busy for this share of its time is the limit."""
+
+SLOW_S = 2.0
+"""An epoch and its transaction take milliseconds. One that takes longer than this holds results back."""
+
+UNEVEN_S = 10.0
+"""Partitions that are behind others are named once results are so far behind."""
 
 FAR_BEHIND_S = 86_400.0
 """Events that are older than this are a replay of old data: how far they are behind the clock tells nothing."""
@@ -40,6 +48,9 @@ class TaskView:
         busy: the share of a core that it takes; None while unknown.
         pending: tuples that wait for the watermark.
         owed: pairs of tuples, at most, whose results are pending on disk.
+        step: what its thread is doing.
+        step_s: for how long it has done so without an advance of its results.
+        slowest: partitions that the tuples of others wait for: topic and number.
     """
 
     number: int
@@ -52,6 +63,9 @@ class TaskView:
     busy: float | None = None
     pending: int = 0
     owed: int = 0
+    step: str = ""
+    step_s: float = 0.0
+    slowest: Sequence[tuple[str, int]] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +106,10 @@ def headline(tasks: Sequence[TaskView], expected: int, now_ms: int) -> Headline:
         names = ("task " if len(absent) == 1 else "tasks ") + ", ".join(map(str, absent))
         return Headline(Tone.ILL, _reached(tasks, now_ms), f"{names}, which no worker runs")
     slowest = min(tasks, key=lambda task: task.cut)
-    tone, held = _held(slowest)
+    tone, held = _held(slowest, now_ms)
     if not held:
         ill = next((task for task in tasks if task.problem), None)
-        tone, held = (Tone.WELL, "") if ill is None else _held(ill)
+        tone, held = (Tone.WELL, "") if ill is None else _held(ill, now_ms)
     return Headline(tone, _reached(tasks, now_ms), held)
 
 
@@ -103,6 +117,8 @@ def _reached(tasks: Sequence[TaskView], now_ms: int) -> str:
     cut = min(task.cut for task in tasks)
     if cut <= 0:
         return "No result is final yet"
+    if cut >= END:
+        return "All results are final"
     text, today = format_iso(cut), format_iso(now_ms)
     shown = text[11:19] if text[:10] == today[:10] else f"{text[:10]} {text[11:19]}"
     behind_ms = now_ms - cut
@@ -110,7 +126,7 @@ def _reached(tasks: Sequence[TaskView], now_ms: int) -> str:
     return f"Final up to {shown}{late}"
 
 
-def _held(task: TaskView) -> tuple[Tone, str]:
+def _held(task: TaskView, now_ms: int) -> tuple[Tone, str]:
     name = f"task {task.number}"
     if task.problem:
         return Tone.ILL, f"{name}, which failed: {task.problem}"
@@ -122,10 +138,16 @@ def _held(task: TaskView) -> tuple[Tone, str]:
         topic, partition, seconds = max(task.silent, key=lambda one: one[2])
         more = f" and {len(task.silent) - 1} more" if len(task.silent) > 1 else ""
         return Tone.HELD, f"{topic} partition {partition}{more}, silent for {duration(seconds * 1000)}"
+    if task.step_s >= SLOW_S and task.step in (DELIVERING, COMPUTING):
+        return Tone.HELD, f"{name}, which has been {task.step} for {duration(task.step_s * 1000)}"
     if task.busy is not None and task.busy >= BUSY:
         return Tone.HELD, f"{name}, which takes {task.busy:.0%} of a core: input comes faster than it is processed"
     if task.owed:
         return Tone.HELD, f"results on disk: at most {task.owed:,} pairs of tuples wait for cleanup"
+    if task.slowest and UNEVEN_S <= (now_ms - task.cut) / 1000 < FAR_BEHIND_S:
+        topic, partition = task.slowest[0]
+        more = f" and {len(task.slowest) - 1} more" if len(task.slowest) > 1 else ""
+        return Tone.HELD, f"{topic} partition {partition}{more}, whose events are older than those of other partitions"
     return Tone.WELL, ""
 
 

@@ -1,0 +1,27 @@
+"""How a page is served: `PageOptions`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """How a page is served.
+
+    Attributes:
+        bind, port, names: as in `PageServer`.
+        hide_values: as in `Rows`.
+        changes: whether the page may change the plan, or the queries of a group.
+    """
+
+    bind: str = "127.0.0.1"
+    port: int = 0
+    names: Collection[str] = ()
+    hide_values: bool = False
+    changes: bool = False
+
+
+LOOPBACK = PageOptions()
+"""For this machine alone, at a free port."""

@@ -1,0 +1,301 @@
+"""The last results, late records and dead letters, read from a real broker."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from schemas.codecs.json_codec import JsonDecoder
+from schemas.errors import UsageError
+from schemas.language.program import parse_program
+from schemas.query import Query
+from services.delivery.epoch_output import RejectedRecord, RejectedRecords
+from services.kafka.records import RecordBatch
+from services.kafka.topics import TopicAdmin
+from services.process.security import KafkaClients
+from services.ui.documents import rows
+from services.ui.documents.rows import HIDDEN, LAST, MOST, Rows
+from tests.broker_fixture import Topics
+
+STREAM = "CREATE STREAM t (k BIGINT, name STRING, at TIMESTAMP) WITH (topic = 'in', format = 'json', timestamp = 'at');"
+NOW_MS = int(time.time() * 1000)
+
+Document = dict[str, Any]
+
+
+def query(into: str) -> Query:
+    return parse_program(f"{STREAM} {into} SELECT A.k AS k FROM t A [RANGE 1 SECOND];").queries[0]
+
+
+class Output:
+    """The topics of a query, to write to."""
+
+    def __init__(self, topics: Topics, partitions: int = 1) -> None:
+        self.clients = KafkaClients(topics.bootstrap)
+        # `outputs` makes the other topics.
+        self.query = query(f"INSERT INTO '{topics('rows', partitions)}'")
+        self.sink = self.query.name
+        TopicAdmin(self.clients).outputs(self.query.name, self.sink, partitions, 1)
+        self.plain = Producer(self.clients.librdkafka())
+        self.transactional = Producer(self.clients.librdkafka(transactional__id=self.sink))
+        self.transactional.init_transactions(30)
+
+    def write(self, records: Iterable[Document], *, commit: bool | None = True) -> None:
+        """Write some records in a transaction; with `commit=None` it stays open."""
+        self.transactional.begin_transaction()
+        for record in records:
+            self.transactional.produce(self.sink, **record)
+        if commit is None:
+            self.transactional.flush(30)
+        elif commit:
+            self.transactional.commit_transaction(30)
+        else:
+            self.transactional.flush(30)
+            self.transactional.abort_transaction(30)
+
+    def reject(self, records: Iterable[RejectedRecord]) -> None:
+        """Write late records and dead letters, as a sink does."""
+        for number, one in enumerate(records):
+            self.plain.produce(one.topic, one.value, one.key, 0, headers=list(one.headers), timestamp=NOW_MS + number)
+        self.plain.flush(30)
+
+    def rejected(self) -> RejectedRecords:
+        return RejectedRecords(f"{self.query.name}.late", f"{self.query.name}.dead")
+
+    def read(self, kind: str, *, hide_values: bool = False) -> Document:
+        return Rows(self.clients, self.query, hide_values).document({"kind": kind})
+
+
+def result(n: int, partition: int = 0) -> Document:
+    return {"value": b'{"n": %d}' % n, "partition": partition, "timestamp": NOW_MS + n}
+
+
+def numbers(found: Document) -> list[int]:
+    return [json.loads(row["value"]["text"])["n"] for row in found["rows"]]
+
+
+def batch(values: Iterable[bytes], key: bytes | None = None) -> RecordBatch:
+    records = [SimpleNamespace(offset=40 + n, timestamp=NOW_MS, key=key, value=value) for n, value in enumerate(values)]
+    return RecordBatch("in", 3, 40, 40 + len(records), 0, records, 100)
+
+
+@pytest.mark.kafka
+def test_the_newest_of_all_partitions_come_first(topics: Topics) -> None:
+    output = Output(topics, partitions=3)
+    for n in range(0, 120, 10):
+        output.write(result(m, m % 3) for m in range(n, n + 10))
+        output.write([result(10_000 + n, n % 3)], commit=False)
+    found = output.read("results")
+    assert numbers(found) == list(range(119, 119 - LAST, -1))
+    assert {"complete": True, "note": "", "hidden": False, "topic": output.sink}.items() <= found.items()
+    newest = found["rows"][0]
+    assert (newest["topic"], newest["partition"], newest["time"]) == (output.sink, 119 % 3, NOW_MS + 119)
+    assert "reason" not in newest
+
+
+@pytest.mark.kafka
+def test_offsets_without_records_are_passed_over(topics: Topics) -> None:
+    """Every result has a transaction marker behind it, and after the last one many records were aborted."""
+    output = Output(topics)
+    for n in range(60):
+        output.write([result(n)])
+    output.write((result(1000 + n) for n in range(150)), commit=False)
+    found = output.read("results")
+    assert numbers(found) == list(range(59, 59 - LAST, -1))
+    assert found["complete"]
+
+
+@pytest.mark.kafka
+def test_what_lies_too_far_back_is_said_to_be_missing(topics: Topics) -> None:
+    output = Output(topics)
+    output.write([result(1)])
+    output.write((result(1000 + n) for n in range(rows.FURTHEST + 10)), commit=False)
+    output.write([result(2)])
+    found = output.read("results")
+    assert numbers(found) == [2]
+    assert not found["complete"]
+
+
+@pytest.mark.kafka
+def test_an_open_transaction_is_not_read_and_does_not_hold_the_answer_up(topics: Topics) -> None:
+    output = Output(topics)
+    output.write([result(1)])
+    output.write([result(2)], commit=None)
+    begun_s = time.monotonic()
+    found = output.read("results")
+    assert numbers(found) == [1]
+    assert found["complete"]
+    assert time.monotonic() - begun_s < rows.DEADLINE_S
+
+
+@pytest.mark.kafka
+def test_values_are_text_or_bytes_in_hexadecimal(topics: Topics) -> None:
+    output = Output(topics)
+    values: list[bytes | None] = [
+        '{"name": "<script>alert(1)</script> é 🙂"}'.encode(),
+        b"\x00\x00\x01\xfe",
+        b"\x00plain",
+        None,
+        b"",
+        ("é" * (MOST + 1)).encode(),
+        ("🙂" * MOST).encode(),
+        b"\xff" * (MOST // 2),
+        b"\xff" * (MOST // 2 + 1),
+    ]
+    for n, value in enumerate(values):
+        output.plain.produce(output.sink, value, b"key" if n == 0 else None, 0, timestamp=NOW_MS + n)
+    output.plain.flush(30)
+    found = output.read("results")
+    read = list(reversed(found["rows"]))
+    assert [row["key"] and row["key"]["text"] for row in read] == ["key"] + [None] * 8
+    assert [row["value"] and (row["value"]["text"], row["value"]["hex"], row["value"]["cut"]) for row in read] == [
+        ('{"name": "<script>alert(1)</script> é 🙂"}', False, False),
+        ("000001fe", True, False),
+        ("00706c61696e", True, False),
+        None,
+        ("", False, False),
+        ("é" * MOST + "…", False, True),
+        ("🙂" * MOST, False, False),
+        ("ff" * (MOST // 2), True, False),
+        ("ff" * (MOST // 2) + "…", True, True),
+    ]
+    assert read[5]["value"]["bytes"] == 2 * (MOST + 1)
+    json.dumps(found)
+
+
+@pytest.mark.kafka
+def test_late_records_and_dead_letters_tell_reason_and_origin(topics: Topics) -> None:
+    output = Output(topics)
+    rejected = output.rejected()
+    given = batch([b'{"k": 1, "at": 5}', b'{"k": "seven", "at": 6}'], key=b"7")
+    rejected.add_late(given, 0, "t", idle=False)
+    rejected.add_late(given, 1, "t", idle=True)
+    rejected.add_dead(given, 1, "t", "field 'k' is 'seven', BIGINT accepts an integer")
+    # As services.delivery.sink rejects a result that is too large, and cuts what it keeps of it.
+    headers = (("reason", b"result of 5000 bytes, topic 'x' takes 10"), ("topic", b"x"), ("truncated", b"5000"))
+    too_large = RejectedRecord(f"{output.query.name}.dead", b"{}", None, headers)
+    output.reject([*rejected.take(), too_large])
+    late, dead = output.read("late"), output.read("dead")
+    assert [(row["reason"], row["origin"], row["value"]["text"], row["key"]["text"]) for row in late["rows"]] == [
+        ("idle", {"stream": "t", "topic": "in", "partition": 3, "offset": 41}, '{"k": "seven", "at": 6}', "7"),
+        ("late", {"stream": "t", "topic": "in", "partition": 3, "offset": 40}, '{"k": 1, "at": 5}', "7"),
+    ]
+    large, wrong = dead["rows"]
+    assert wrong["reason"] == "field 'k' is 'seven', BIGINT accepts an integer"
+    assert large["reason"] == "result of 5000 bytes, topic 'x' takes 10"
+    assert large["origin"] == {"stream": "", "topic": "x", "partition": None, "offset": None}
+    assert large["value"] == {"text": "{}…", "hex": False, "bytes": 5000, "cut": True}
+
+
+@pytest.mark.kafka
+def test_another_programs_records_do_no_harm(topics: Topics) -> None:
+    output = Output(topics)
+    letters: list[tuple[tuple[str, Any], ...]] = [
+        (),
+        (("reason", None), ("topic", b"\xff"), ("partition", b"-1"), ("offset", b"many"), ("truncated", b"x")),
+    ]
+    output.reject(RejectedRecord(f"{output.query.name}.dead", b"v", None, headers) for headers in letters)
+    second, first = output.read("dead")["rows"]
+    assert (first["reason"], first["origin"]) == ("", None)
+    assert second["origin"] == {"stream": "", "topic": "\ufffd", "partition": None, "offset": None}
+    assert second["value"]["bytes"] == 1
+
+
+@pytest.mark.kafka
+def test_hidden_values_are_not_in_the_document_not_even_in_a_reason(topics: Topics) -> None:
+    output = Output(topics)
+    wrong = [
+        b'{"k": "secret", "at": 6}',
+        b'{"k": 1, "name": ["secret"], "at": 6}',
+        b'{"k": 1, "at": "secret"}',
+        b'{"k": 1, "at": 987654321987654321}',
+        b'{"k": 1}',
+        b'"secret"',
+        b"['secret']",
+        b'["secret"]',
+        b'{"k": 1, secret}',
+        b"secret",
+        b"",
+    ]
+    given, rejected = batch(wrong, key=b"secret"), output.rejected()
+    dead = JsonDecoder(output.query.sources[0].stream).decode_values(wrong).dead
+    assert len(dead) == len(wrong)
+    for one in dead:
+        rejected.add_dead(given, one.row, "t", one.reason)
+    rejected.add_late(given, 0, "t", idle=False)
+    output.reject(rejected.take())
+    output.write([{"value": b"secret", "key": b"secret", "partition": 0}])
+    for kind in ("results", "late", "dead"):
+        found = output.read(kind, hide_values=True)
+        assert found["hidden"]
+        assert found["rows"]
+        assert all("value" not in row and "key" not in row for row in found["rows"])
+        assert "secret" not in json.dumps(found).lower()
+        assert "987654321987654321" not in json.dumps(found)
+    assert found["rows"][-1]["reason"] == f"field 'k': {HIDDEN}"
+    assert output.read("late", hide_values=True)["rows"][0]["reason"] == "late"
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_missing_is_empty_and_stays_missing(topics: Topics) -> None:
+    clients = KafkaClients(topics.bootstrap)
+    nowhere = query("INSERT INTO 'nowhere-at-all'")
+    for kind in ("results", "late", "dead"):
+        found = Rows(clients, nowhere).document({"kind": kind})
+        assert found["rows"] == []
+        assert found["note"] == f"there is no topic {found['topic']!r} yet, or this user needs READ on it"
+    assert not TopicAdmin(clients).exists("nowhere-at-all")
+
+
+@pytest.mark.kafka
+def test_many_pages_cost_one_read(topics: Topics) -> None:
+    output = Output(topics)
+    output.write([result(1)])
+    shared, found = Rows(output.clients, output.query), list[Document]()
+    pages = [threading.Thread(target=lambda: found.append(shared.document({"kind": "results"}))) for _ in range(8)]
+    for page in pages:
+        page.start()
+    for page in pages:
+        page.join(30)
+    assert len(found) == 8
+    assert len({id(one) for one in found}) == 1
+    output.write([result(2)])
+    deadline_s = time.monotonic() + 20
+    while numbers(shared.document({"kind": "results"})) == [1]:
+        assert time.monotonic() < deadline_s
+
+
+@pytest.mark.kafka
+def test_two_hundred_partitions_are_read_at_once(topics: Topics) -> None:
+    output = Output(topics, partitions=200)
+    for n in range(400):
+        output.plain.produce(output.sink, **result(n, n % 200))
+    output.plain.flush(30)
+    found = output.read("results")
+    assert numbers(found) == list(range(399, 399 - LAST, -1))
+    assert found["complete"]
+
+
+def test_a_broker_that_does_not_answer_is_told() -> None:
+    begun_s = time.monotonic()
+    found = Rows(KafkaClients("127.0.0.1:1"), query("INSERT INTO 'out'")).document({"kind": "late"})
+    assert found["rows"] == []
+    assert not found["complete"]
+    assert found["note"].startswith("topic 'out.late' cannot be read now: ")
+    assert time.monotonic() - begun_s < 3 * rows.DEADLINE_S
+
+
+def test_what_cannot_be_asked_for() -> None:
+    there = Rows(KafkaClients("127.0.0.1:1"), query(""))
+    with pytest.raises(UsageError, match="kind must be one of results, late, dead, got 'all'"):
+        there.document({"kind": "all"})
+    with pytest.raises(UsageError, match="got ''"):
+        there.document({})
+    assert there.document({"kind": "results"})["note"] == "the query has no INSERT INTO, so no topic has its results"
