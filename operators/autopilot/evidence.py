@@ -13,7 +13,10 @@ from dataclasses import astuple, dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from operators.autopilot.join_sample import JoinSample, Share
+from operators.kernels.hashing import mix_words
 from operators.migration.sizes import ENTER_S, MAKE_S, PROBE_S, SCAN_S
 from operators.plan.equalities import equality_classes
 from operators.plan.plan import Join, Leaf, Plan, postorder
@@ -28,6 +31,15 @@ LEAST_MATCHES = 8
 
 LEAST_EXPECTED = 16.0
 """It does so with fewer matches, too, where the product leads to expect as many as this."""
+
+MOST_VARIED = 128
+"""Up to so many measured numbers are varied one at a time."""
+
+VARIED_ALONE = 32
+"""Beyond that, so many with the largest errors are varied one at a time."""
+
+VARIED_TOGETHER = 64
+"""So often all others are varied together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +126,46 @@ class Evidence:
         n = max(len(found), 1)
         return sum(share.log for share in found) / n, sum(share.log_key for share in found) / n
 
-    def varied(self) -> Iterable[Evidence]:
-        """Yield the evidence with each measured number increased by its standard error, one at a time."""
-        for alias, one in self.arrivals.items():
-            if one.variance > 0:
-                factor = math.exp(math.sqrt(one.variance))
-                other = replace(one, rate=one.rate * factor, living=one.living * factor)
-                yield replace(self, arrivals={**self.arrivals, alias: other})
-        for aliases, share in self.pairs.items():
-            yield replace(self, pairs={**self.pairs, aliases: _increased(share)})
-        for aliases, share in self.joint.items():
-            yield replace(self, joint={**self.joint, aliases: _increased(share)})
+    def varied(self) -> Iterable[tuple[Evidence, float]]:
+        """Yield the evidence with measured numbers changed by their standard errors, each with a weight: the weighted
+        squares of what that changes add up to the squared error of anything that is computed from the evidence.
 
+        Numbers change one at a time. Beyond MOST_VARIED of them only those with the largest errors do. All others
+        change together, with signs by chance, VARIED_TOGETHER times: the errors are independent, so what two of them
+        have in common cancels out on average.
+        """
+        known: list[tuple[float, str, Aliases | str]] = [
+            *((one.variance, "arrivals", alias) for alias, one in self.arrivals.items() if one.variance > 0),
+            *((share.variance, "pairs", aliases) for aliases, share in self.pairs.items()),
+            *((share.variance, "joint", aliases) for aliases, share in self.joint.items()),
+        ]
+        alone, together = known, known[:0]
+        if len(known) > MOST_VARIED:
+            known.sort(key=lambda one: -one[0])
+            alone, together = known[:VARIED_ALONE], known[VARIED_ALONE:]
+        for one in alone:
+            yield self._changed([one], [1.0]), 1.0
+        numbers = np.arange(len(together), dtype=np.uint64)
+        for draw in range(VARIED_TOGETHER if together else 0):
+            odd = mix_words(numbers + np.uint64(draw << 32)) & np.uint64(1)
+            yield self._changed(together, (odd * 2.0 - 1.0).tolist()), 1.0 / VARIED_TOGETHER
 
-def _increased(share: Share) -> Share:
-    error = math.sqrt(share.variance)
-    return replace(share, log=share.log + error, log_key=share.log_key + error)
+    def _changed(self, numbers: Sequence[tuple[float, str, Aliases | str]], signs: Sequence[float]) -> Evidence:
+        """Return the evidence with some numbers changed by their standard errors, up or down."""
+        parts: dict[str, dict[Any, Any]] = {}
+        for (variance, part, key), sign in zip(numbers, signs, strict=True):
+            changed = parts.setdefault(part, dict(getattr(self, part)))
+            error, one = sign * math.sqrt(variance), changed[key]
+            if part == "arrivals":
+                changed[key] = replace(one, rate=one.rate * math.exp(error), living=one.living * math.exp(error))
+            else:
+                changed[key] = replace(one, log=one.log + error, log_key=one.log_key + error)
+        return replace(
+            self,
+            arrivals=parts.get("arrivals", self.arrivals),
+            pairs=parts.get("pairs", self.pairs),
+            joint=parts.get("joint", self.joint),
+        )
 
 
 def measure(sources: Sources, sampled: JoinSample, recent_ms: int) -> Evidence | None:

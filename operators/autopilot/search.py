@@ -78,7 +78,7 @@ def squared_error(plans: PlanPrices, evidence: Evidence, beside: F64) -> float:
         return math.log(first / second)
 
     known = ratio(evidence)
-    return sum((ratio(other) - known) ** 2 for other in evidence.varied())
+    return sum(weight * (ratio(other) - known) ** 2 for other, weight in evidence.varied())
 
 
 def cheapest_plan(evidence: Evidence, running: Plan) -> Plan:

@@ -11,6 +11,7 @@ feedback, less is made of a set, as far as that has been seen.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,9 @@ from schemas.columns import I64, Mask
 
 LEAST_LOG = -700.0
 """Below it the exponential function returns 0."""
+
+PAIRS_AT_ONCE = 256
+"""So many pairs are looked for in all sets at once: that bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,15 @@ class _Members:
         """Return (n,) whether a set contains all of some aliases."""
         return np.asarray(self.has[:, self.columns(some)].all(axis=1), np.bool_)
 
+    def sum_inside(self, pairs: Sequence[Aliases], values: F64) -> F64:
+        """Return (n, m): of (p, m) values of p pairs, the sums over those that a set contains."""
+        columns = np.array([self.columns(pair) for pair in pairs], dtype=np.int64).reshape(-1, 2)
+        found = np.zeros((len(self.has), values.shape[1]))
+        for begin in range(0, len(pairs), PAIRS_AT_ONCE):
+            some = slice(begin, begin + PAIRS_AT_ONCE)
+            found += (self.has[:, columns[some, 0]] & self.has[:, columns[some, 1]]) @ values[some]
+        return found
+
 
 def sizes_of(evidence: Evidence, members: Mask, aliases: tuple[str, ...]) -> SetSizes:
     """Estimate the sizes of n sets of aliases. O(n * k * predicates).
@@ -64,13 +77,9 @@ def sizes_of(evidence: Evidence, members: Mask, aliases: tuple[str, ...]) -> Set
         aliases: the k aliases.
     """
     sets = _Members(members, aliases)
-    share, keyed = _products(evidence, sets)
+    share, keyed, *counts = _products(evidence, sets)
     _correct(evidence, sets, aliases, share, keyed)
-    links, keys = np.zeros(len(members), np.int64), np.zeros(len(members), np.int64)
-    for pair in evidence.pairs:
-        inside = sets.contain(pair)
-        links += inside
-        keys += inside & (pair in evidence.keyed)
+    links, keys = (count.astype(np.int64) for count in counts)
     for some in evidence.wide:
         links += sets.contain(some)
     living_of = np.array([max(evidence.arrivals[alias].living, 1e-9) for alias in aliases])
@@ -113,23 +122,22 @@ def demanded(evidence: Evidence, members: Mask, aliases: tuple[str, ...]) -> F64
     return np.where(members.sum(axis=1) > 1, left, 0.0)
 
 
-def _products(evidence: Evidence, sets: _Members) -> tuple[F64, F64]:
-    """Return (n,) logarithms of the products of the pairs' shares, and of their keys' shares."""
-    share, keyed = np.zeros(len(sets.has)), np.zeros(len(sets.has))
+def _products(evidence: Evidence, sets: _Members) -> tuple[F64, F64, F64, F64]:
+    """Return of n sets, each (n,): the logarithms of the products of the pairs' shares and of their keys' shares, how
+    many pairs they contain, and how many of these have a key."""
     classes = [(some, *evidence.class_share(number)) for number, some in enumerate(evidence.classes)]
+    values = np.ones((len(evidence.pairs), 4))
+    for number, (pair, known) in enumerate(evidence.pairs.items()):
+        # What its class does not explain.
+        values[number, 0] = known.log - sum(of_class for some, of_class, _ in classes if pair <= some)
+        values[number, 1] = known.log_key - sum(of_class for some, _, of_class in classes if pair <= some)
+    values[:, [1, 3]] *= np.array([pair in evidence.keyed for pair in evidence.pairs], np.float64)[:, np.newaxis]
+    share, keyed, links, keys = sets.sum_inside(list(evidence.pairs), values).T
     for some, log, log_key in classes:
         equalities = np.maximum(np.count_nonzero(sets.has[:, sets.columns(some)], axis=1) - 1, 0)
-        share += equalities * log
-        keyed += equalities * log_key
-    for pair, known in evidence.pairs.items():
-        # What its class does not explain.
-        log = known.log - sum(of_class for some, of_class, _ in classes if pair <= some)
-        log_key = known.log_key - sum(of_class for some, _, of_class in classes if pair <= some)
-        inside = sets.contain(pair)
-        share += inside * log
-        if pair in evidence.keyed:
-            keyed += inside * log_key
-    return share, keyed
+        share = share + equalities * log
+        keyed = keyed + equalities * log_key
+    return share, keyed, links, keys
 
 
 def _correct(evidence: Evidence, sets: _Members, aliases: tuple[str, ...], share: F64, keyed: F64) -> None:
@@ -137,7 +145,7 @@ def _correct(evidence: Evidence, sets: _Members, aliases: tuple[str, ...], share
     if not evidence.joint:
         return
     known = sorted(evidence.joint, key=lambda some: (-len(some), sorted(some)))
-    product, _ = _products(evidence, _Members(np.array([[a in some for a in aliases] for some in known]), aliases))
+    product, *_ = _products(evidence, _Members(np.array([[a in some for a in aliases] for some in known]), aliases))
     corrected = np.zeros_like(sets.has)
     for some, plain in zip(known, product, strict=True):
         columns = sets.columns(some)

@@ -36,6 +36,8 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
         ("for k in known), living=_living(known, (alias,))", "for k in known)"),
         ("log += weight * math.exp(share.log) / every", "log += math.exp(share.log) / len(known)"),
         ("if len(aliases) < 3 or node is plan or aliases", "if len(aliases) < 3 or aliases"),
+        ("(odd * 2.0 - 1.0).tolist()", "(odd * 0.0 + 1.0).tolist()"),
+        ("known.sort(key=lambda one: -one[0])", "known.sort(key=lambda one: one[0])"),
     ),
     "autopilot/sizes.py": (
         ("sets.columns(some)], axis=1) - 1, 0)", "sets.columns(some)], axis=1), 0)"),
@@ -47,8 +49,9 @@ AUTOPILOT: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "autopilot/search.py": (
         ("return running if cost >= cost_now else found", "return found"),
-        ("        return running  # something", "        pass  # something"),
+        ("return bool(evidence.query.subtracted) and", "return False and"),
         ("return running if cost >= cost_now else found", "return running"),
+        ("sum(weight * (ratio", "sum((ratio"),
     ),
     "autopilot/rule.py": (
         ("difference = prices.running - prices.best", "difference = prices.best - prices.running"),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.autopilot import search
-from operators.autopilot.evidence import Aliases, Arrivals, Evidence
+from operators.autopilot.evidence import VARIED_ALONE, VARIED_TOGETHER, Aliases, Arrivals, Evidence
 from operators.autopilot.join_sample import Share
 from operators.autopilot.search import cheapest_by_last_join, cheapest_plan, price, prices, same_tree
 from operators.autopilot.sizes import demanded, sizes_of
@@ -212,3 +212,31 @@ def test_a_price_is_that_of_its_joins() -> None:
     plan = left_deep(tuple(evidence.arrivals))
     assert price(evidence, plan) == pytest.approx(float(prices(evidence, plan).sum()))
     assert len(prices(evidence, plan)) == 3
+
+
+def clique(size: int) -> Evidence:
+    """All pairs are related, by selectivities that are known more and less well."""
+    aliases = tuple(f"S{number}" for number in range(size))
+    related = list(combinations(aliases, 2))
+    streams = " AND ".join(f"{a}.k = {b}.v" for a, b in pairwise(NAMES))
+    query = joined(streams, aliases=NAMES)  # only what relates the streams matters, and that is given
+    rng = np.random.default_rng(size)
+    shares = [Share(-rng.uniform(1, 4), -rng.uniform(0, 1), rng.uniform(0.0, 0.1), 9) for _ in related]
+    pairs = {frozenset(pair): share for pair, share in zip(related, shares, strict=True)}
+    return Evidence(
+        query, {alias: Arrivals(rng.uniform(1, 9), 50.0, 0.01) for alias in aliases}, pairs, frozenset(pairs)
+    )
+
+
+def test_the_error_of_many_numbers_is_that_of_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 171 pairs the numbers are varied together; the estimate stays, and takes no more evaluations."""
+    evidence = clique(19)
+    aliases = tuple(evidence.arrivals)
+    plans = search.PlanPrices([left_deep(aliases), left_deep(aliases[::-1])])
+    estimated = search.squared_error(plans, evidence, np.zeros(2))
+    varied = list(evidence.varied())
+    assert len(varied) == VARIED_ALONE + VARIED_TOGETHER
+    assert sum(weight for _, weight in varied) == pytest.approx(VARIED_ALONE + 1)
+    monkeypatch.setattr("operators.autopilot.evidence.MOST_VARIED", 1000)
+    assert len(list(evidence.varied())) == 171 + 19
+    assert estimated == pytest.approx(search.squared_error(plans, evidence, np.zeros(2)), rel=0.3)
