@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
@@ -121,8 +121,8 @@ class Cluster:
                 if one.query is None:
                     page = stack.enter_context(group_page(self._clients, name, one.group))
                 else:
-                    hide = self._options.hide_values
-                    page = stack.enter_context(query_page(self._clients, one.query, one.group, hide_values=hide))
+                    options = replace(self._options, query=(name,))
+                    page = stack.enter_context(query_page(self._clients, one.query, one.group, options))
                 self._open[name] = page, stack
             self._open.move_to_end(name)
             while len(self._open) > MOST_OPEN:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -14,6 +14,7 @@ class PageOptions:
         bind, port, names: as in `PageServer`.
         hide_values: as in `Rows`.
         changes: whether the page may change the plan, or the queries of a group.
+        query: the arguments with which the user has named the query, for the commands that the page shows.
     """
 
     bind: str = "127.0.0.1"
@@ -21,6 +22,7 @@ class PageOptions:
     names: Collection[str] = ()
     hide_values: bool = False
     changes: bool = False
+    query: Sequence[str] = ("QUERY",)
 
 
 LOOPBACK = PageOptions()

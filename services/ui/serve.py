@@ -32,7 +32,7 @@ def serve(clients: KafkaClients, query: Query, group: str, options: PageOptions 
         WeirError: the port cannot be opened.
     """
     with (
-        query_page(clients, query, group, hide_values=options.hide_values) as page,
+        query_page(clients, query, group, options) as page,
         serve_page(page, options) as server,
     ):
         yield server
@@ -63,17 +63,16 @@ def serve_page(shown: Page, options: PageOptions) -> PageServer:
 
 
 @contextmanager
-def query_page(clients: KafkaClients, query: Query, group: str, *, hide_values: bool) -> Iterator[Page]:
+def query_page(clients: KafkaClients, query: Query, group: str, options: PageOptions) -> Iterator[Page]:
     """Follow a query while the context lasts.
 
     Args:
         group: the consumer group of its workers.
-        hide_values: as in `Rows`.
     """
     expected, live = declared_statistics(query), LiveQuery(query.name)
     with closing(QueryFollower(clients, group, live).start()):
-        rows = Rows(clients, query, hide_values)
-        plans = WhatIf(query, live, ["--bootstrap", clients.bootstrap, "--group", group])
+        rows = Rows(clients, query, options.hide_values)
+        plans = WhatIf(query, live, [*options.query, "--bootstrap", clients.bootstrap, "--group", group])
         answers = {"rows": rows.document, "what-if": plans.answer}
         changes = plan_changes(clients, query, group)
         yield page_of(live, lambda snapshot: picture(query, snapshot, expected), answers, changes)

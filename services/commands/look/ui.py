@@ -94,7 +94,9 @@ def ui(
     It reads what the workers publish, and changes nothing without --allow-changes. It runs until stopped, beside the
     workers or elsewhere. Exit codes: 0 stopped; 1 the port cannot be opened; 2 the arguments are wrong.
     """
-    options = PageOptions(bind, port, names or (), hide_values, changes)
+    options = PageOptions(
+        bind, port, names or (), hide_values, changes, (str(query), *(("--query", name) if name else ()))
+    )
     with _pages(clients, query, name, group, options) as (what, server):
         typer.echo(f"{what}: {server.address}", err=True)
         if browser:

@@ -48,12 +48,14 @@ UNMEASURED = (
 Document = dict[str, Any]
 
 
-def what_if(query: Query, surveys: Sequence[Surveyed], running: Plan, options: Sequence[str] = ()) -> Document:
+def what_if(
+    query: Query, surveys: Sequence[Surveyed], running: Plan, arguments: Sequence[str] = ("QUERY",)
+) -> Document:
     """Return the comparison, as values that JSON can encode.
 
     Args:
         surveys: what each task has measured last.
-        options: of `weir migrate`, beside the plan.
+        arguments: of `weir migrate`, beside the plan.
 
     Returns:
         `note`: why there is nothing to compare, and what to do; empty if there is something.
@@ -81,7 +83,7 @@ def what_if(query: Query, surveys: Sequence[Surveyed], running: Plan, options: S
     rows[best]["best"] = True
     change = None
     if best != 0:
-        change = _change(query, surveys, running, plans[best], options) | {"saving": 1 - rows[best]["relative"]}
+        change = _change(query, surveys, running, plans[best], arguments) | {"saving": 1 - rows[best]["relative"]}
     shown = sorted(rows, key=_shown_first)[: OTHERS + (1 if best == 0 else 2)]
     return {
         "note": "",
@@ -111,13 +113,13 @@ class WhatIf:
     """Compares the plans of a query that runs. Methods may be called from any thread.
 
     Args:
-        options: see `what_if`.
+        arguments: see `what_if`.
     """
 
-    def __init__(self, query: Query, live: LiveQuery, options: Sequence[str]) -> None:
+    def __init__(self, query: Query, live: LiveQuery, arguments: Sequence[str]) -> None:
         self._query = query
         self._live = live
-        self._options = options
+        self._arguments = arguments
         self._lock = threading.Lock()
         self._known: tuple[list[Measured], Plan] | None = None
         self._surveys: list[Surveyed] = []
@@ -139,7 +141,7 @@ class WhatIf:
             if self._known != (measured, running):
                 read = (read_survey(message, self._query) for message in measured)
                 self._surveys = [one for one in read if one is not None]
-                self._found = what_if(self._query, self._surveys, running, self._options)
+                self._found = what_if(self._query, self._surveys, running, self._arguments)
                 self._known = measured, running
             found, surveys = self._found, self._surveys
         return found if asked is None else with_plan(found, surveys, running, asked)
@@ -183,12 +185,12 @@ def _rows(surveys: Sequence[Surveyed], plans: Sequence[Plan]) -> list[Document]:
     ]
 
 
-def _change(query: Query, surveys: Sequence[Surveyed], running: Plan, best: Plan, options: Sequence[str]) -> Document:
+def _change(query: Query, surveys: Sequence[Surveyed], running: Plan, best: Plan, arguments: Sequence[str]) -> Document:
     """Return how to change to the best plan, and what comes of it, but for the saving."""
     change: Document = {
         "plan": str(best),
         "certain": _is_certain(surveys, running, best),
-        "command": shlex.join(["weir", "migrate", "QUERY", *options, "--plan", str(best)]),
+        "command": shlex.join(["weir", "migrate", *arguments, "--plan", str(best)]),
         "strategy": None,
     }
     # Those from before the last change of the plan do not know its states.

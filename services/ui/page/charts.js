@@ -12,14 +12,14 @@ const CHARTS = [
   { id: "rates", name: "Tuples read", lines: one((h) => h.inputs), show: perSecond },
   { id: "results", name: "Results", lines: one((h) => h.results), show: perSecond },
   { id: "lag", name: "Results behind the clock", lines: one((h) => h.cut.map((cut, n) => (cut > 0 && h.at_ms[n] - cut < 864e5 ? Math.max(h.at_ms[n] - cut, 0) : null))), show: duration },
-  { id: "commits", name: "Epochs delivered", lines: one((h) => h.commits), show: perSecond },
-  { id: "commit", name: "Delivery of an epoch takes", lines: one((h) => h.commits.map((n, k) => (n > 0 ? h.commit_s[k] / n * 1000 : null))), show: duration },
+  { id: "commits", name: "Epochs delivered", lines: one((h) => h.commits), show: perSecond, hideZero: true },
+  { id: "commit", name: "Delivery of an epoch takes", lines: one((h) => h.commits.map((n, k) => (n > 0 ? h.commit_s[k] / n * 1000 : null))), show: duration, hideZero: true },
   { id: "cores", name: "Cores", lines: one((h) => h.busy), show: share },
   { id: "joins", name: "Cores by join, about", lines: joinLines, show: share, hideZero: true },
   { id: "state", name: "State", lines: one((h) => h.state_bytes), show: bytes },
   { id: "memory", name: "Memory and its budget", lines: (h) => [{ name: "used", values: h.memory_bytes }, { name: "budget", values: h.budget_bytes }], show: bytes, hideZero: true },
-  { id: "pending", name: "Tuples that wait", lines: one((h) => h.pending), show: count },
-  { id: "owed", name: "Pairs pending on disk, at most", lines: one((h) => h.owed), show: count, hideZero: true },
+  { id: "pending", name: "Tuples read and not yet processed", lines: one((h) => h.pending), show: count },
+  { id: "owed", name: "Spilled pairs that are still to be joined, at most", lines: one((h) => h.owed), show: count, hideZero: true },
   { id: "late", name: "Late tuples", lines: one((h) => h.late), show: perSecond, hideZero: true },
 ];
 
@@ -117,7 +117,7 @@ export class Charts {
       legend: { show: false },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map((tick) => time(tick * 1000).slice(11, 16)) },
+        { ...axis, space: 72, values: (_, ticks) => ticks.map((tick) => time(tick * 1000).slice(11, ticks[1] - ticks[0] < 60 ? 19 : 16)) },
         { ...axis, size: 76, values: (_, ticks) => ticks.map((tick) => chart.show(tick)), ...(chart.show === bytes ? { incrs: POWERS } : {}) },
       ],
       scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.08 : 1] } },

@@ -11,7 +11,7 @@ export class Past {
     this.asked = 0;
     this.slider = element("input", null, { type: "range", id: "past-at", min: 0, max: 1, step: 1, value: 1 });
     this.label = element("output", "now", { for: "past-at" });
-    this.now = element("button", "Now", { type: "button" });
+    this.now = element("button", "Back to now", { type: "button" });
     this.now.disabled = true;
     place.append(element("label", "Go back in time", { for: "past-at" }), this.slider, this.label, this.now);
     this.slider.addEventListener("input", () => this.ask());
@@ -34,6 +34,7 @@ export class Past {
     this.now.disabled = true;
     this.slider.value = this.slider.max;
     this.label.textContent = "now";
+    this.slider.setAttribute("aria-valuetext", "now");
     clearTimeout(this.asked);
     this.changed(null);
     this.slider.focus();
@@ -43,6 +44,7 @@ export class Past {
     if (this.slider.value === this.slider.max) return this.leave();
     this.now.disabled = false;
     this.label.textContent = time(this.at * 1000);
+    this.slider.setAttribute("aria-valuetext", time(this.at * 1000));
     clearTimeout(this.asked);
     this.asked = setTimeout(() => this.fetch(this.at), ASKED_AFTER_MS);
   }

@@ -59,7 +59,7 @@ const alive = (node) => `${figure(node.alive, node.expected_alive, count)} alive
 const hot = ({ column, value, share: part }) => `${column} = ${value}: ${share(part)}`;
 
 function title(node, most) {
-  if (node.left) return short(`${node.kind}`, most);
+  if (node.left) return short(`${node.kind} ${node.id}`, most);
   return short(node.stream === node.id ? node.id : `${node.stream} ${node.id}`, most);
 }
 

@@ -175,7 +175,7 @@ export class Rows {
 
   show(found) {
     const { rows, topic, hidden, complete, note } = found;
-    const told = [note || (rows.length ? `The newest of topic ${topic}: ${rows.length}.` : `Topic ${topic} has no records.`)];
+    const told = [note || (rows.length ? `The newest ${rows.length} of topic ${topic}.` : `Topic ${topic} has no records.`)];
     if (hidden) told.push("Values and keys are hidden by --hide-values.");
     if (!complete && !note) told.push("Not all was read in time: newer ones may be missing.");
     setText(this.note, told.join(" "));

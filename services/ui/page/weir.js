@@ -15,7 +15,7 @@ const LOST_MS = 5000;
 
 const at = (id) => document.getElementById(id);
 const charts = new Charts(at("charts"));
-const past = new Past(at("past"), (found) => { then = found; showPlans(); showTasks(); showChanges(); });
+const past = new Past(at("past"), (found) => { then = found; showThen(); showPlans(); showTasks(); showChanges(); });
 let changes = null;
 let state = null;
 let then = null; // the state of the moment that the slider shows; null for now
@@ -73,6 +73,13 @@ function explanation(node) {
   return words.text ? [element("pre", words.text, { tabindex: "0" })] : [];
 }
 
+// Says of the parts that follow the slider what they show.
+function showThen() {
+  for (const place of document.querySelectorAll(".then")) {
+    setText(place, then ? `As the tasks had reported at ${time(then.now)}, at most half a minute before. The rest of the page is of now.` : "");
+  }
+}
+
 const SKEWED = 2;
 
 // Over the last minute, among the tasks that do the same.
@@ -82,29 +89,29 @@ function inputShare(found) {
   return times > SKEWED ? `${share(found[0])}, ${count(times)} × an even share` : share(found[0]);
 }
 
-// Tuples, and how many partition groups have been spilled; or the bytes of states that are in files.
+// Tuples; or the bytes of states that are in files.
 function onDisk(found) {
   if (!found) return "–";
   const [tuples, groups, files] = found;
-  return files ? bytes(files) : groups ? `${count(tuples)} tuples, ${count(groups)} groups spilled so far` : "nothing";
+  return files ? bytes(files) : groups ? `${count(tuples)} tuples` : "nothing";
 }
 
 const TASK_COLUMNS = [
   ["Task", (t) => String(t.task)],
   ["State", (t) => t.state || "–", "words"],
+  ["Worker", (t) => t.worker, "words"],
+  ["Waits for, or failed", (t) => t.problem || t.waits_for || "", "words"],
   ["Final up to", (t) => time(t.cut)],
   ["Reads", (t) => perSecond(t.inputs_per_s), null, (t) => t.inputs_per_s],
-  ["Share of input", (t) => inputShare(t.input_share), null, (t) => t.input_share?.[0] ?? ""],
+  ["Share of all read", (t) => inputShare(t.input_share), null, (t) => t.input_share?.[0] ?? ""],
   ["Core", (t) => share(t.busy), null, (t) => t.busy],
   ["State size", (t) => bytes(t.state_bytes), null, (t) => t.state_bytes],
   ["Memory budget", (t) => (t.memory ? `${bytes(t.memory[0])} of ${bytes(t.memory[1])}` : "–")],
-  ["On disk", (t) => onDisk(t.disk), null, (t) => t.disk ?? ""],
-  ["Pairs pending", (t) => count(t.owed), null, (t) => t.owed],
-  ["Wait", (t) => count(t.pending), null, (t) => t.pending],
+  ["On disk", (t) => onDisk(t.disk), null, (t) => (t.disk ? `${t.disk[0]} tuples, ${t.disk[1]} groups spilled so far` : "")],
+  ["Spilled pairs to join", (t) => count(t.owed), null, (t) => t.owed],
+  ["Tuples waiting", (t) => count(t.pending), null, (t) => t.pending],
   ["Results", (t) => count(t.results), null, (t) => t.results],
   ["Late", (t) => count(t.late), null, (t) => t.late],
-  ["Says", (t) => t.problem || t.waits_for || "", "words"],
-  ["Worker", (t) => t.worker, "words"],
 ];
 
 function showTasks() {
@@ -137,7 +144,7 @@ function showChanges() {
     const progress = one.finished ? "done" : one.total ? `${share(one.done / one.total)} of ${one.unit}` : one.began ? "in progress" : "waits for its time";
     return element("li", `Plan change by ${one.strategy} to ${one.to}${one.began ? ` at ${time(one.began)}` : ""}: ${progress}, longest pause ${duration(one.silence_s * 1000)}`);
   }));
-  if (!shown.decisions.length && !shown.migrations.length) at("migrations").replaceChildren(element("li", "None yet."));
+  if (!shown.decisions.length && !shown.migrations.length) at("migrations").replaceChildren(element("li", then ? "None by then." : "None yet."));
 }
 
 function showHistory() {

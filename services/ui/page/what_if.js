@@ -34,7 +34,7 @@ function joinsCell(row) {
 
 function table(plans) {
   const made = element("table"), top = element("thead"), body = element("tbody"), head = element("tr");
-  for (const [name, kind] of [["Plan", "words"], ["Predicted work"], ["Share of a core"], ["Expected of its joins", "words"]]) {
+  for (const [name, kind] of [["Plan", "words"], ["Predicted work"], ["Predicted share of a core"], ["Expected of its joins", "words"]]) {
     head.append(element("th", name, { scope: "col", ...(kind ? { class: kind } : {}) }));
   }
   const most = Math.max(...plans.map((row) => row.relative));
@@ -69,7 +69,7 @@ function change(found) {
   button.addEventListener("click", () => copy(found.command, command, said));
   const line = element("p");
   line.append(button, " ", said);
-  return [text, element("p", "To change to it, with the QUERY that this page was opened for:"), command, line];
+  return [text, element("p", "To change to it:"), command, line];
 }
 
 export class WhatIf {

@@ -112,8 +112,9 @@ def test_topics_of_a_group(clients: KafkaClients, topics: Topics) -> None:
     made = admin.control(group, -1)
     assert made == admin.control(group, -1) == ControlTopics.of(group)
     assert admin.exists(made.control)
+    assert admin.exists(made.history)
     assert not admin.exists(f"{made.control}-of-nobody")
-    names = ("control", "statistics", "feedback", "spills", "members", "transactions", "decisions")
+    names = ("control", "statistics", "history", "feedback", "spills", "members", "transactions", "decisions")
     expected = ControlTopics(*(f"weir-alarms.{name}" for name in names))
     assert ControlTopics.of("weir-alarms") == expected
     assert admin.exists(admin.feedback(group, -1))

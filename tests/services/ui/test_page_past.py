@@ -24,6 +24,7 @@ def test_the_slider_shows_the_plan_and_its_numbers_as_they_were(visit: Visit) ->
             shown.page.keyboard.press("ArrowLeft")
         shown.until("#plans", "(((A B) C) D)")
         shown.until("#past output", "12:00:3")
+        shown.until("#tasks-title ~ .then", "As the tasks had reported at 2026-11-29 12:00:3")
         column = shown.page.locator("#tasks th").all_inner_texts().index("Results")
         then = int(shown.page.locator("#tasks tbody td").nth(column).get_attribute("title"))
         assert 0 < then < running.engines[0].statistics().results
@@ -31,7 +32,7 @@ def test_the_slider_shows_the_plan_and_its_numbers_as_they_were(visit: Visit) ->
         running.second()
         shown.page.wait_for_timeout(1500)
         assert "(((A B) C) D)" in shown.text("#plans"), "new events do not bring the present back"
-        shown.page.get_by_role("button", name="Now").click()
+        shown.page.get_by_role("button", name="Back to now").click()
         shown.until("#plans", "(((A D) C) B)")
         assert shown.text("#past output") == "now"
         assert shown.problems() == []

@@ -176,7 +176,7 @@ class Asked:
 
     def __init__(self, tasks: int = 1) -> None:
         self.running = Running(tasks)
-        self.what_if = WhatIf(self.running.query, self.running.live, ["--group", "two words"])
+        self.what_if = WhatIf(self.running.query, self.running.live, ["q.sql", "--group", "two words"])
         self.running.second()
 
     def publish(self, found: Surveyed, task: int = 0) -> None:
@@ -190,7 +190,7 @@ def test_until_something_is_new_it_is_not_computed_again() -> None:
     found = measured(star(), FEW_D)
     asked.publish(found)
     first = asked.what_if.answer({})
-    assert first["change"]["command"].startswith("weir migrate QUERY --group 'two words' --plan '(")
+    assert first["change"]["command"].startswith("weir migrate q.sql --group 'two words' --plan '(")
     assert first["change"]["strategy"]
     asked.running.second()
     asked.publish(found)
