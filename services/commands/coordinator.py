@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+from typing import Annotated
+
+import typer
 
 from services.commands.kafka_options import with_kafka
+from services.commands.page_port import UiPort, page_at
 from services.commands.query_options import (
     Group,
     LogForm,
@@ -18,6 +20,7 @@ from services.commands.query_options import (
     WaitForTopics,
     group_of,
 )
+from services.commands.stopping import stop_event
 from services.process.logs import set_up_logs
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
@@ -30,6 +33,10 @@ def coordinator(
     group: Group = None,
     wait: WaitForTopics = None,
     replication: Replication = -1,
+    ui_port: UiPort = 0,
+    http_bind: Annotated[
+        str, typer.Option(envvar="WEIR_HTTP_BIND", metavar="ADDRESS", help="Address that the port of the page binds.")
+    ] = "127.0.0.1",
     log_format: LogForm = LogFormat.TEXT,
     log_level: LogLeast = LogLevel.INFO,
     *,
@@ -46,8 +53,7 @@ def coordinator(
     # Imported here: the engine takes a second, which a wrong argument need not wait for.
     from services.control.coordinator import Coordinator, CoordinatorSettings
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    settings = CoordinatorSettings(clients, group_of(bound, group), wait, replication or -1)
-    Coordinator(bound, settings).run(stop)
+    stop = stop_event()
+    of = group_of(bound, group)
+    with page_at(http_bind, ui_port, clients, bound, of):
+        Coordinator(bound, CoordinatorSettings(clients, of, wait, replication or -1)).run(stop)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +10,9 @@ import typer
 
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
-from schemas.query import Query
 from schemas.sizes import unit_hint
 from services.commands.kafka_options import with_kafka
+from services.commands.page_port import UiPort, page_at
 from services.commands.query_options import (
     Adapt,
     Group,
@@ -43,7 +42,7 @@ from services.process import memory as memory_use
 from services.process.logs import get_log, set_up_logs
 from services.process.security import KafkaClients
 from services.process.settings import Guarantee, Placement, Start, WorkerSettings
-from services.registry.group_registry import GroupEntry, find_group
+from services.registry.group_registry import find_group
 from services.registry.query_registry import find_query, names_file
 from services.worker.web import Pages
 
@@ -83,15 +82,7 @@ def worker(
             help="Address that the HTTP ports bind; 0.0.0.0: all of this machine's.",
         ),
     ] = "127.0.0.1",
-    ui_port: Annotated[
-        int,
-        typer.Option(
-            envvar="WEIR_WORKER_UI_PORT",
-            min=0,
-            max=65535,
-            help="TCP port of the page that `weir ui --hide-values` serves, about the whole query; 0 serves none.",
-        ),
-    ] = 0,
+    ui_port: UiPort = 0,
     guarantee: Annotated[
         Guarantee,
         typer.Option(
@@ -306,23 +297,8 @@ def worker(
         if hint := unit_hint(memory):
             get_log("worker").warning(f"--memory {hint}")
         running = Worker(bound, settings, accept_loss, read_tables(bound, rows), pages, group=entry is not None)
-        with _page(settings, bound, entry, http_bind, ui_port):
+        with page_at(http_bind, ui_port, clients, bound, settings.group, of_group=entry is not None):
             running.run()
-
-
-def _page(
-    settings: WorkerSettings, query: Query, entry: GroupEntry | None, bind: str, port: int
-) -> AbstractContextManager[object]:
-    """The page of the whole query, if it has a port."""
-    if not port:
-        return nullcontext()
-    from services.ui.options import PageOptions
-    from services.ui.serve import serve, serve_group
-
-    options = PageOptions(bind, port, hide_values=True)
-    if entry is None:
-        return serve(settings.clients, query, settings.group, options)
-    return serve_group(settings.clients, entry.name, settings.group, options)
 
 
 def _at_least(option: str, text: str, least_ms: int) -> int:

@@ -137,14 +137,16 @@ def top(
 ) -> None:
     """Show a running query in the terminal, anew each second: how far it is, what holds it back, plan, rates, tasks.
 
-    Exit codes: 0 stopped with Ctrl-C; 2 the arguments are wrong.
+    QUERY may also be a registered group: then its queries are listed. Exit codes: 0 stopped with Ctrl-C; 2 the
+    arguments are wrong.
     """
-    bound = find_query(query, name, clients)
+    entry = None if names_file(query) else find_group(clients, str(query))
+    bound = find_query(query, name, clients) if entry is None else entry.query()
     from rich.console import Console
     from rich.live import Live
 
     from operators.plan.choose import declared_statistics
-    from services.ui.terminal import screen
+    from services.ui.terminal import group_screen, query_screen
     from services.ui.watch.follow import QueryFollower
     from services.ui.watch.live import LiveQuery
 
@@ -154,4 +156,6 @@ def top(
         Live(console=Console(), screen=True, auto_refresh=False) as shown,
     ):
         while not stopped.wait(EVERY_S):
-            shown.update(screen(bound, live.snapshot(), expected), refresh=True)
+            snapshot = live.snapshot()
+            drawn = query_screen(bound, snapshot, expected) if entry is None else group_screen(snapshot)
+            shown.update(drawn, refresh=True)

@@ -222,6 +222,7 @@ def clique(size: int) -> Evidence:
     query = joined(streams, aliases=NAMES)  # only what relates the streams matters, and that is given
     rng = np.random.default_rng(size)
     shares = [Share(-rng.uniform(1, 4), -rng.uniform(0, 1), rng.uniform(0.0, 0.1), 9) for _ in related]
+    shares[:40:8] = [replace(share, variance=9.0) for share in shares[:40:8]]
     pairs = {frozenset(pair): share for pair, share in zip(related, shares, strict=True)}
     return Evidence(
         query, {alias: Arrivals(rng.uniform(1, 9), 50.0, 0.01) for alias in aliases}, pairs, frozenset(pairs)
@@ -237,6 +238,8 @@ def test_the_error_of_many_numbers_is_that_of_each_by_itself(monkeypatch: pytest
     varied = list(evidence.varied())
     assert len(varied) == VARIED_ALONE + VARIED_TOGETHER
     assert sum(weight for _, weight in varied) == pytest.approx(VARIED_ALONE + 1)
+    changed = [[p for p, share in one.pairs.items() if share != evidence.pairs[p]] for one, _ in varied[:5]]
+    assert [[evidence.pairs[pair].variance for pair in some] for some in changed] == [[9.0]] * 5, "the least certain"
     monkeypatch.setattr("operators.autopilot.evidence.MOST_VARIED", 1000)
     assert len(list(evidence.varied())) == 171 + 19
     assert estimated == pytest.approx(search.squared_error(plans, evidence, np.zeros(2)), rel=0.3)
