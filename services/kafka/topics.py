@@ -37,6 +37,9 @@ LETTER_MAX_BYTES = 64 * 1024 * 1024
 """`max.message.bytes` of the late and dead-letter topics that Weir creates: they must also take a record that is too
 large for other topics."""
 
+HISTORY_BYTES = 64 << 20
+"""So much of the history of statistics is kept: a day of some thirty tasks."""
+
 REGISTRY = "weir.queries"
 """The topic of registered queries."""
 
@@ -307,7 +310,14 @@ class TopicAdmin:
         topics = ControlTopics.of(group)
         for_ever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
         for_minutes = {"cleanup.policy": "delete", "retention.ms": "600000", "segment.ms": "300000"}
-        for_a_day = {"cleanup.policy": "delete", "retention.ms": "86400000", "segment.ms": "3600000"}
+        for_a_day = {
+            "cleanup.policy": "delete",
+            "retention.ms": "86400000",
+            "segment.ms": "3600000",
+            "retention.bytes": str(HISTORY_BYTES),
+            "segment.bytes": str(HISTORY_BYTES // 8),
+            "compression.type": "gzip",
+        }
         self._create(
             [
                 NewTopic(topics.control, 1, replication, config=for_ever),
