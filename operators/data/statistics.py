@@ -7,7 +7,7 @@ unchanged: `EngineStatistics.document` makes a JSON document, `from_document` re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import msgspec
@@ -291,7 +291,7 @@ class EngineStatistics:
 
     def document(self) -> dict[str, Any]:
         """Return the statistics as dictionaries and tuples that JSON can encode."""
-        return asdict(self)
+        return dict(msgspec.to_builtins(self))
 
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> EngineStatistics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -130,7 +130,7 @@ class GroupStatistics:
 
     def document(self) -> dict[str, Any]:
         """Return the statistics as dictionaries and tuples that JSON can encode."""
-        return asdict(self)
+        return dict(msgspec.to_builtins(self))
 
     @staticmethod
     def from_document(document: Mapping[str, Any]) -> GroupStatistics:

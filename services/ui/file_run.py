@@ -15,7 +15,7 @@ from operators.plan.choose import declared_statistics
 from schemas.messages.control import Decision, GroupTaskStatistics, TaskHealth, TaskStatistics
 from schemas.query import Query
 from services.ui.documents.group_picture import group_picture
-from services.ui.documents.picture import Document, picture
+from services.ui.documents.picture import Document, NodeWords, picture
 from services.ui.options import PageOptions
 from services.ui.serve import page_of, serve_page
 from services.ui.watch.live import LiveQuery, Snapshot
@@ -135,4 +135,5 @@ def _drawn(queries: Sequence[Query], name: str) -> Callable[[Snapshot], Document
         members = {query.name: query for query in queries}
         return lambda snapshot: group_picture(name, members, snapshot)
     expected = declared_statistics(queries[0])
-    return lambda snapshot: picture(queries[0], snapshot, expected)
+    words = NodeWords(queries[0])
+    return lambda snapshot: picture(queries[0], snapshot, expected, words)

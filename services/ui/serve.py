@@ -11,7 +11,7 @@ from schemas.query import Query
 from services.process.security import KafkaClients
 from services.ui.changes import group_changes, plan_changes
 from services.ui.documents.group_picture import explained, group_picture
-from services.ui.documents.picture import Document, picture
+from services.ui.documents.picture import Document, NodeWords, picture
 from services.ui.documents.rows import Rows
 from services.ui.documents.what_if import WhatIf
 from services.ui.options import LOOPBACK, PageOptions
@@ -75,7 +75,8 @@ def query_page(clients: KafkaClients, query: Query, group: str, options: PageOpt
         plans = WhatIf(query, live, [*options.query, "--bootstrap", clients.bootstrap, "--group", group])
         answers = {"rows": rows.document, "what-if": plans.answer}
         changes = plan_changes(clients, query, group)
-        yield page_of(live, lambda snapshot: picture(query, snapshot, expected), answers, changes)
+        words = NodeWords(query)
+        yield page_of(live, lambda snapshot: picture(query, snapshot, expected, words), answers, changes)
 
 
 @contextmanager

@@ -181,7 +181,7 @@ class _Handler(HttpHandler):
             document = {"state": page.state(), "history": page.history(0, ROWS), "offers": offers}
             self._answer(HTTPStatus.OK, "application/json", _json(document))
         elif rest == "events":
-            self._events(page)
+            self._events(page, dict(parse_qsl(given)).get("since", ""))
         elif rest in page.answers:
             self._reply(page.answers[rest], dict(parse_qsl(given)))
         else:
@@ -202,6 +202,7 @@ class _Handler(HttpHandler):
         elif (page := self.server.find(name)) is None or rest not in page.changes:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is nothing to change\n")
         elif not length.isdecimal() or int(length) > FORM_BYTES:
+            self.close_connection = True
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "text/plain", b"that is too long\n")
         else:
             form = self.rfile.read(int(length)).decode(errors="replace")
@@ -231,17 +232,21 @@ class _Handler(HttpHandler):
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
         return "." not in host or host in self.server.names or _is_address(host)
 
-    def _events(self, page: Page) -> None:
-        """Send the state and the new seconds until the client goes or the server ends."""
+    def _events(self, page: Page, since: str) -> None:
+        """Send the state and the new seconds until the client goes or the server ends.
+
+        Args:
+            since: the last second that the client has.
+        """
         self.close_connection = True
         # One second's state differs little from that of the second before, so it takes little room after it.
         packed = "gzip" in self.headers.get("Accept-Encoding", "")
         packer = zlib.compressobj(1, wbits=31)
         self._head(HTTPStatus.OK, "text/event-stream", None, packed=packed)
-        since = int(time.time()) - 60
+        known = int(since) if since.isdecimal() else int(time.time())
         while not self.server.closing.is_set():
-            history = page.history(since, 0)
-            since = int(max(history["second"], default=since))
+            history = page.history(known, ROWS)
+            known = int(max(history["second"], default=known))
             event = b"data: " + _json({"state": page.state(), "history": history}) + b"\n\n"
             self.wfile.write(packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH) if packed else event)
             self.wfile.flush()

@@ -12,7 +12,7 @@ from typing import Any
 from operators.explain.analyze import FAR_OFF, Analysis, Observation, OperatorFigures, analyses
 from operators.explain.explain import aggregation_lines, described
 from operators.plan.choose import Statistics
-from operators.plan.plan import Join, Leaf, Plan, parse_plan
+from operators.plan.plan import Join, Leaf, Plan, parse_plan, postorder
 from operators.plan.predicates import selections
 from schemas.expression_text import text_of
 from schemas.query import Query
@@ -25,14 +25,38 @@ DECISIONS = 30
 Document = dict[str, Any]
 
 
-def picture(query: Query, snapshot: Snapshot, expected: Statistics) -> Document:
+class NodeWords:
+    """The conditions of the nodes of a query's plans, each made once: a page needs them every second."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._known: dict[str, tuple[str, list[str]]] = {}
+        self._selected: dict[str, list[str]] = {}
+
+    def selected(self, alias: str) -> list[str]:
+        """Return the conditions of a source alone."""
+        found = self._selected.get(alias)
+        if found is None:
+            found = self._selected[alias] = [text_of(predicate) for predicate in selections(self._query, alias)]
+        return found
+
+    def join(self, join: Join, name: str) -> tuple[str, list[str]]:
+        """Return the kind of a join, whose name is `str(join)`, and its conditions."""
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = described(self._query, join)
+        return found
+
+
+def picture(query: Query, snapshot: Snapshot, expected: Statistics, words: NodeWords | None = None) -> Document:
     """Return what the page shows of a query at one moment, as values that JSON can encode.
 
     Args:
         expected: the statistics that expectations are computed from.
+        words: of earlier moments.
     """
     found = analyses(query, snapshot.observations, expected)
-    return head_and_tasks(snapshot) | drawn(query, found, snapshot.decisions)
+    return head_and_tasks(snapshot) | drawn(query, found, snapshot.decisions, words)
 
 
 def head_and_tasks(snapshot: Snapshot) -> Document:
@@ -46,20 +70,24 @@ def head_and_tasks(snapshot: Snapshot) -> Document:
     }
 
 
-def drawn(query: Query, found: Sequence[Analysis], decisions: Mapping[int, Document]) -> Document:
+def drawn(
+    query: Query, found: Sequence[Analysis], decisions: Mapping[int, Document], words: NodeWords | None = None
+) -> Document:
     """Return the query, its plans, plan changes and decisions.
 
     Args:
         found: per plan; one without observations has expected figures only.
         decisions: changes of plans that were weighed, by number.
+        words: as in `picture`.
     """
+    words = words or NodeWords(query)
     migrations = [m for analysis in found[:1] for one in analysis.observations[:1] for m in one.latest.migrations]
     return {
         "query": query.name,
         "text": query.text,
         "sink": query.sink,
         "aggregate": [] if query.aggregation is None else aggregation_lines(query.aggregation),
-        "plans": [plan for one in found for plan in _plans(query, one)],
+        "plans": [plan for one in found for plan in _plans(query, one, words)],
         "migrations": [
             {
                 "from": m.from_plan,
@@ -79,104 +107,109 @@ def drawn(query: Query, found: Sequence[Analysis], decisions: Mapping[int, Docum
     }
 
 
-def _plans(query: Query, analysis: Analysis) -> Iterable[Document]:
+def _plans(query: Query, analysis: Analysis, words: NodeWords) -> Iterable[Document]:
     """Yield the plan of some tasks, and the one that they are leaving, if that still runs."""
     tasks = [one.task for one in analysis.observations]
     tracks = {figures.total.track for figures in analysis.operators}
-    yield _plan(query, analysis, analysis.plan, "new") | {"tasks": tasks, "leaving": False}
+    yield _plan(query, analysis, analysis.plan, "new", words) | {"tasks": tasks, "leaving": False}
     migrations = [m for one in analysis.observations[:1] for m in one.latest.migrations]
     old = next((m.from_plan for m in migrations if m.began_at is not None and m.finished_at is None), None)
     if old is not None and "old" in tracks:
-        yield _plan(query, analysis, parse_plan(old, query), "old") | {"tasks": tasks, "leaving": True}
+        yield _plan(query, analysis, parse_plan(old, query), "old", words) | {"tasks": tasks, "leaving": True}
 
 
-def _plan(query: Query, analysis: Analysis, plan: Plan, track: str) -> Document:
+def _plan(query: Query, analysis: Analysis, plan: Plan, track: str, words: NodeWords) -> Document:
     figures = {f.total.name: f for f in analysis.operators if f.total.track in (track, "")}
     busy = sum(one.gained(lambda s: s.busy_s) / one.apart_s for one in analysis.observations if one.apart_s > 0)
     if analysis.finished:
         busy = 1.0  # a run over files keeps a core busy
     work = {name: sum(f.inputs_per_s) + f.results_per_s for name, f in figures.items()}
     cores = busy / max(sum(work.values()), 1e-9)
-    edges = feedback(analysis.observations, [str(node) for node in _nodes(plan)])
-    nodes = [
-        _node(query, analysis, node, figures, work, cores)
-        | {"feedback": edges.get(str(node), [])}
-        | _states(analysis, plan, figures.get(str(node)))
-        for node in _nodes(plan)
-    ]
+    named = list(_named(plan))
+    text, names = named[0][0], {id(node): name for name, node in named}
+    edges = feedback(analysis.observations, list(names.values()))
+    nodes = []
+    for name, node in named:
+        one = figures.get(name)
+        if isinstance(node, Leaf):
+            shown = _leaf(query, analysis, node) | {"conditions": words.selected(node.alias)}
+        else:
+            kind, conditions = words.join(node, name)
+            inputs = {"left": names[id(node.left)], "right": names[id(node.right)]}
+            shown = {"kind": kind, "conditions": conditions, "per_s": None} | inputs
+        if one is not None:
+            shown |= _operator(one, work[name] * cores) | _states(analysis, text, one)
+        nodes.append({"id": name, "feedback": edges.get(name, [])} | shown | _expected(analysis, node, one))
     executor = next((one.latest.executor for one in analysis.observations), "")
-    return {"text": str(plan), "executor": executor, "nodes": nodes}
+    return {"text": text, "executor": executor, "nodes": nodes}
 
 
-def _nodes(plan: Plan) -> Iterable[Plan]:
-    """Yield a plan and its sub-plans, each before its inputs."""
-    yield plan
-    if isinstance(plan, Join):
-        yield from _nodes(plan.left)
-        yield from _nodes(plan.right)
+def _named(plan: Plan) -> Iterable[tuple[str, Plan]]:
+    """Yield a plan and its sub-plans, each before its inputs, with its name, `str(plan)`."""
+    names: dict[int, str] = {}
+    for node in postorder(plan):
+        if isinstance(node, Join):
+            names[id(node)] = f"({names[id(node.left)]} {names[id(node.right)]})"
+        else:
+            names[id(node)] = node.alias
+    left = [plan]
+    while left:
+        node = left.pop()
+        yield names[id(node)], node
+        if isinstance(node, Join):
+            left += [node.right, node.left]
 
 
-def _node(
-    query: Query,
-    analysis: Analysis,
-    plan: Plan,
-    figures: Mapping[str, OperatorFigures],
-    work: Mapping[str, float],
-    cores: float,
-) -> Document:
+def _leaf(query: Query, analysis: Analysis, leaf: Leaf) -> Document:
+    """Return what is known of a source or table."""
+    source = query.source(leaf.alias)
+    seen = next((one for one in analysis.sources if one.alias == leaf.alias), None)
+    selected = 1.0 if seen is None or not seen.input_tuples else seen.selected_tuples / seen.input_tuples
+    return {
+        "kind": "table" if source.is_table else "source",
+        "stream": source.stream.name,
+        "window": "" if source.is_table else str(source.window),
+        "hot_keys": _hot_keys(analysis.observations, leaf.alias),
+        "per_s": None if seen is None else analysis.sources_per_s.get(leaf.alias, 0.0) * selected,
+        "tuples": None if seen is None else seen.input_tuples,
+    }
+
+
+def _operator(one: OperatorFigures, cores: float) -> Document:
+    """Return the figures of a join."""
+    total = one.total
+    return {
+        "per_s": one.results_per_s,
+        "inputs_per_s": one.inputs_per_s,
+        "selectivity": one.selectivity,
+        "cores": cores,
+        "results": total.results,
+        "state_tuples": total.state_tuples,
+        "state_bytes": total.state_bytes,
+        "keys": [total.completed_keys, total.total_keys],
+    }
+
+
+def _expected(analysis: Analysis, plan: Plan, one: OperatorFigures | None) -> Document:
+    """Return what is expected of a node, how many of its tuples are alive, and how far it is off."""
     aliases = frozenset(plan.aliases)
     estimate = analysis.expected.get(aliases)
-    node: Document = {
-        "id": str(plan),
+    return {
         "alive": analysis.living.get(aliases),
         "expected_per_s": None if estimate is None else estimate.rate,
         "expected_alive": None if estimate is None else estimate.alive,
-        "off": None,
+        "off": None if estimate is None or one is None else _off(one.results_per_s, estimate.rate),
     }
-    if isinstance(plan, Leaf):
-        source = query.source(plan.alias)
-        seen = next((one for one in analysis.sources if one.alias == plan.alias), None)
-        selected = 1.0 if seen is None or not seen.input_tuples else seen.selected_tuples / seen.input_tuples
-        node |= {
-            "kind": "table" if source.is_table else "source",
-            "stream": source.stream.name,
-            "window": "" if source.is_table else str(source.window),
-            "conditions": [text_of(p) for p in selections(query, plan.alias)],
-            "hot_keys": _hot_keys(analysis.observations, plan.alias),
-            "per_s": None if seen is None else analysis.sources_per_s.get(plan.alias, 0.0) * selected,
-            "tuples": None if seen is None else seen.input_tuples,
-        }
-        return node
-    kind, conditions = described(query, plan)
-    one = figures.get(str(plan))
-    node |= {"kind": kind, "conditions": conditions, "left": str(plan.left), "right": str(plan.right), "per_s": None}
-    if one is not None:
-        total = one.total
-        node |= {
-            "per_s": one.results_per_s,
-            "inputs_per_s": one.inputs_per_s,
-            "selectivity": one.selectivity,
-            "cores": work[str(plan)] * cores,
-            "results": total.results,
-            "state_tuples": total.state_tuples,
-            "state_bytes": total.state_bytes,
-            "keys": [total.completed_keys, total.total_keys],
-        }
-        if estimate is not None:
-            node["off"] = _off(one.results_per_s, estimate.rate)
-    return node
 
 
-def _states(analysis: Analysis, plan: Plan, one: OperatorFigures | None) -> Document:
-    """Return what is known of the states of a join of a plan; nothing where it keeps none."""
-    if one is None:
-        return {}
+def _states(analysis: Analysis, plan: str, one: OperatorFigures) -> Document:
+    """Return what is known of the states of a join of a plan."""
     total, taken_per_s = one.total, sum(one.inputs_per_s)
     averages = [analysis.living.get(frozenset(aliases)) for aliases in total.aliases]
     return {
         "living": averages if analysis.finished else total.living_tuples,
         "groups": total.state_groups,
-        "completed": completed(total, analysis.observations, str(plan)),
+        "completed": completed(total, analysis.observations, plan),
         "per_tuple": one.results_per_s / taken_per_s if taken_per_s > 0 else None,
     }
 

@@ -194,7 +194,7 @@ async function begin() {
     if (answer.offers.includes(id)) new Part(at(id));
     else at(id).closest("section").hidden = true;
   }
-  const events = new EventSource("events");
+  const events = new EventSource(`events?since=${history.second.at(-1) ?? 0}`);
   events.onmessage = (event) => {
     heard = Date.now();
     const found = JSON.parse(event.data);

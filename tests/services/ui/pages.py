@@ -16,7 +16,7 @@ import pytest
 
 from operators.plan.choose import declared_statistics
 from services.ui.documents.group_picture import explained, group_picture
-from services.ui.documents.picture import Document, picture
+from services.ui.documents.picture import Document, NodeWords, picture
 from services.ui.options import PageOptions
 from services.ui.serve import page_of, serve_page
 from services.ui.server import Answer, PageServer
@@ -95,7 +95,8 @@ def serving(
     more = dict(answers or {})
     if isinstance(running, Running):
         expected = declared_statistics(running.query)
-        draw: Callable[[Any], Document] = lambda snapshot: picture(running.query, snapshot, expected)  # noqa: E731
+        words = NodeWords(running.query)
+        draw: Callable[[Any], Document] = lambda snapshot: picture(running.query, snapshot, expected, words)  # noqa: E731
     else:
         draw = lambda snapshot: group_picture("g", running.registered, snapshot)  # noqa: E731
         more["operator"] = lambda given: {
