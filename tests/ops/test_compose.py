@@ -18,6 +18,7 @@ from services.broker.kafka_jars import kafka_version
 from services.broker.settings import SINGLE_NODE_SETTINGS
 from services.cli import app
 from services.lazy_commands import LazyCommand
+from services.process.tracing import ENDPOINTS
 from tests.broker_fixture import container_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -237,7 +238,8 @@ def test_commands_and_variables_are_known_to_the_command_line(services: dict[str
         for word in services[name]["command"]:
             command = _loaded(command.commands[word])
         variables = {parameter.envvar for parameter in command.params}
-        assert set(services[name]["environment"]) <= variables
+        traces = set(ENDPOINTS) if name == "worker" else set[str]()
+        assert set(services[name]["environment"]) <= variables | traces
 
 
 def test_spark_commands_know_the_masters_variables(services: dict[str, dict[str, Any]]) -> None:
