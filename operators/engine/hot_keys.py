@@ -18,7 +18,10 @@ LEAST_SAMPLED = 8
 """A value that fewer sampled tuples have may be there by chance."""
 
 TIMES_EVEN = 4.0
-"""A value is hot if it has so many times the share that it would have if all values had the same."""
+"""A value is hot if it has so many times the share that it would have if all values had the same,"""
+
+LEAST_SHARE = 0.1
+"""and at least this share of the tuples."""
 
 
 def hot_keys(sources: Sources, cut: int) -> tuple[HotKey, ...]:
@@ -45,7 +48,7 @@ def _of_column(column: ColumnRef, values: Column) -> list[HotKey]:
     if not known:
         return []
     distinct, count = np.unique(np.array(known, dtype=object).astype(str), return_counts=True)
-    least = max(LEAST_SAMPLED, TIMES_EVEN * len(known) / len(distinct))
+    least = max(LEAST_SAMPLED, TIMES_EVEN * len(known) / len(distinct), LEAST_SHARE * len(known))
     order = np.argsort(-count, kind="stable")[:MOST]
     return [
         HotKey(column.alias, column.name, str(distinct[n]), float(count[n] / len(values)))

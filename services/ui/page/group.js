@@ -14,7 +14,7 @@ const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}â
 const named = (node) => (node.shared ? `shared by ${node.queries.length} queries` : node.queries.join(", "));
 
 function lines(node) {
-  if (column(node) === 0) return [node.name, node.kind, node.windows.join(" and ")];
+  if (column(node) === 0) return [node.name, node.kind, node.windows.length > 1 ? `${node.windows.length} windows` : node.windows.join("")];
   if (node.kind === "query") return [node.name, node.running ? perSecond(node.per_s) : "does not run", `${count(node.results)} results`];
   return [`${node.kind} ${named(node)}`, `${share(node.cores)} of a core`, `${bytes(node.state_bytes)} state`];
 }
@@ -53,7 +53,7 @@ export function drawGroup(nodes, selected, select) {
     const made = svg("g", { class: "node", tabindex: 0, role: "button", "aria-label": `${node.kind} ${lines(node).join(", ")}`, "aria-pressed": node.id === selected, "data-id": node.id, transform: `translate(${x},${y})` });
     made.append(svg("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 6 }));
     if (column(node) === 1) made.append(svg("rect", { class: "heat", width: WIDTH, height: HEIGHT, rx: 6, "fill-opacity": Math.min(node.cores || 0, 1) * 0.75 }));
-    made.append(svg("text", { x: 10, y: 20 }, short(title, 28)), svg("text", { x: 10, y: 38, class: node.running === false ? "off" : "small" }, second), svg("text", { x: 10, y: 56, class: "small" }, short(third, 34)));
+    made.append(svg("text", { x: 10, y: 20 }, short(title, 28)), svg("text", { x: 10, y: 38, class: node.running === false ? "off" : "small" }, second), svg("text", { x: 10, y: 56, class: "small" }, short(third, 32)));
     const choose = () => select(node.id);
     made.addEventListener("click", choose);
     made.addEventListener("keydown", (event) => {

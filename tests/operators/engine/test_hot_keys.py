@@ -46,6 +46,11 @@ def test_even_keys_and_columns_without_an_equality_have_none() -> None:
     assert engine.statistics().hot_keys is None, "not looked for"
 
 
+def test_a_small_share_is_not_pointed_out() -> None:
+    engine = engine_with([n % 12 if n % 20 == 0 else 100 + n for n in range(2000)], ["w"] * 2000)
+    assert engine.statistics(hot=True).hot_keys == ()
+
+
 def test_tuples_that_have_left_the_window_do_not_count() -> None:
     engine = engine_with([7] * 100 + list(range(100, 300)), ["w"] * 300)
     engine.advance(1200)
