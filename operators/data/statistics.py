@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from schemas.errors import DataError
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +302,19 @@ class EngineStatistics:
         Raises:
             DataError: a key is missing or has another type; the message names it.
         """
-        try:
-            return msgspec.convert(dict(document), EngineStatistics)
-        except msgspec.ValidationError as error:
-            raise DataError(f"no engine statistics: {error}") from None
+        return read_document(document, EngineStatistics)
+
+
+def read_document(document: Mapping[str, Any], kind: type[S]) -> S:
+    """Read the document of some statistics; unknown keys are ignored.
+
+    Raises:
+        DataError: a key is missing or has another type; the message names it.
+    """
+    try:
+        return msgspec.convert(dict(document), kind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"no {kind.__name__}: {error}") from None
 
 
 def merged_edges(former: tuple[EdgeStatistics, ...], edges: tuple[EdgeStatistics, ...]) -> tuple[EdgeStatistics, ...]:

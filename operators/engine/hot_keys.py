@@ -44,14 +44,9 @@ def hot_keys(sources: Sources, cut: int) -> tuple[HotKey, ...]:
 
 
 def _of_column(column: ColumnRef, values: Column) -> list[HotKey]:
-    known = [value for value in values.to_values() if value is not None]
-    if not known:
-        return []
-    distinct, count = np.unique(np.array(known, dtype=object).astype(str), return_counts=True)
-    least = max(LEAST_SAMPLED, TIMES_EVEN * len(known) / len(distinct), LEAST_SHARE * len(known))
-    order = np.argsort(-count, kind="stable")[:MOST]
-    return [
-        HotKey(column.alias, column.name, str(distinct[n]), float(count[n] / len(values)))
-        for n in order
-        if count[n] >= least
-    ]
+    found = values.to_arrow().drop_null().value_counts()
+    distinct, count = found.field("values"), np.asarray(found.field("counts"))
+    known = int(count.sum())
+    least = max(LEAST_SAMPLED, TIMES_EVEN * known / max(len(count), 1), LEAST_SHARE * known)
+    hottest = [int(n) for n in np.argsort(-count, kind="stable")[:MOST] if count[n] >= least]
+    return [HotKey(column.alias, column.name, str(distinct[n].as_py()), int(count[n]) / len(values)) for n in hottest]

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from operators.data.statistics import EdgeStatistics, SpillStatistics
-from schemas.errors import DataError
+from operators.data.statistics import EdgeStatistics, SpillStatistics, read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,4 @@ class GroupStatistics:
         Raises:
             DataError: a key is missing or has another type; the message names it.
         """
-        try:
-            return msgspec.convert(dict(document), GroupStatistics)
-        except msgspec.ValidationError as error:
-            raise DataError(f"no statistics of a group: {error}") from None
+        return read_document(document, GroupStatistics)

@@ -184,7 +184,16 @@ class Done(_Message, frozen=True, kw_only=True, tag="done"):
 # --- Beside the barrier -----------------------------------------------------------------------------
 
 
-class TaskStatistics(_Message, frozen=True, kw_only=True, tag="statistics"):
+class _Report(_Message, frozen=True, kw_only=True):
+    query: str
+    task: int
+    tasks: int
+    life: str
+    sent_ms: int
+    seconds: float
+
+
+class TaskStatistics(_Report, frozen=True, kw_only=True, tag="statistics"):
     """What a running task reports about itself.
 
     Attributes:
@@ -197,17 +206,11 @@ class TaskStatistics(_Message, frozen=True, kw_only=True, tag="statistics"):
         engine: `EngineStatistics.document()`; `EngineStatistics.from_document` reads it.
     """
 
-    query: str
-    task: int
-    tasks: int
-    life: str
-    sent_ms: int
-    seconds: float
     plan_version: int
     engine: dict[str, Any]
 
 
-class GroupTaskStatistics(_Message, frozen=True, kw_only=True, tag="group-statistics"):
+class GroupTaskStatistics(_Report, frozen=True, kw_only=True, tag="group-statistics"):
     """What a running task of a group of queries reports about itself; as `TaskStatistics` otherwise.
 
     Attributes:
@@ -215,12 +218,6 @@ class GroupTaskStatistics(_Message, frozen=True, kw_only=True, tag="group-statis
         engine: `GroupStatistics.document()`; `GroupStatistics.from_document` reads it.
     """
 
-    query: str
-    task: int
-    tasks: int
-    life: str
-    sent_ms: int
-    seconds: float
     engine: dict[str, Any]
 
 

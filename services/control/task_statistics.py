@@ -36,49 +36,31 @@ class Publisher:
 
     def of(self, task: int, incarnation: str) -> Callable[[EngineStatistics, int], None]:
         """The function that one incarnation of a task calls with its engine's statistics and its plan's version."""
-        began, send = time.monotonic(), self._sender(task)
-
-        def publish(engine: EngineStatistics, plan_version: int) -> None:
-            send(
-                TaskStatistics(
-                    query=self._query,
-                    task=task,
-                    tasks=self._tasks,
-                    life=incarnation,
-                    sent_ms=int(time.time() * 1000),
-                    seconds=time.monotonic() - began,
-                    plan_version=plan_version,
-                    engine=engine.document(),
-                )
-            )
-
-        return publish
+        send = self._sender(TaskStatistics, task, incarnation)
+        return lambda engine, plan_version: send(engine=engine.document(), plan_version=plan_version)
 
     def of_group(self, task: int, incarnation: str) -> Callable[[GroupStatistics], None]:
         """The same for a task of a group of queries."""
-        began, send = time.monotonic(), self._sender(task)
+        send = self._sender(GroupTaskStatistics, task, incarnation)
+        return lambda engine: send(engine=engine.document())
 
-        def publish(engine: GroupStatistics) -> None:
-            send(
-                GroupTaskStatistics(
-                    query=self._query,
-                    task=task,
-                    tasks=self._tasks,
-                    life=incarnation,
-                    sent_ms=int(time.time() * 1000),
-                    seconds=time.monotonic() - began,
-                    engine=engine.document(),
-                )
-            )
+    def _sender(
+        self, kind: type[TaskStatistics | GroupTaskStatistics], task: int, incarnation: str
+    ) -> Callable[..., None]:
+        """What publishes the statistics of one incarnation of a task, given the fields that are the kind's own."""
+        began, kept_s = time.monotonic(), -HISTORY_S
 
-        return publish
-
-    def _sender(self, task: int) -> Callable[[TaskStatistics | GroupTaskStatistics], None]:
-        """What publishes the statistics of one incarnation of a task."""
-        kept_s = -HISTORY_S
-
-        def send(message: TaskStatistics | GroupTaskStatistics) -> None:
+        def send(**own: Any) -> None:
             nonlocal kept_s
+            message = kind(
+                query=self._query,
+                task=task,
+                tasks=self._tasks,
+                life=incarnation,
+                sent_ms=int(time.time() * 1000),
+                seconds=time.monotonic() - began,
+                **own,
+            )
             self._control.publish(self._topics.statistics, str(task), message)
             if message.seconds >= kept_s + HISTORY_S:
                 kept_s = message.seconds

@@ -68,7 +68,7 @@ def ui(
         typer.Option(
             "--hide-values",
             envvar="WEIR_UI_HIDE_VALUES",
-            help="Show of the last results, late records and dead letters where they are, but no values and keys.",
+            help="Leave out the values and keys of the last results, late records and dead letters.",
         ),
     ] = False,
     browser: Annotated[

@@ -24,10 +24,9 @@ from tests.services.ui.running import Running, RunningGroup
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-IN_BROWSER = [
-    pytest.mark.deep,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make browser` installs it"),
-]
+NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make browser` installs it")
+
+IN_BROWSER = [pytest.mark.deep, NEEDS_CHROMIUM]
 """The marks of tests that need a browser."""
 
 BESIDE_OTHERS = 8

@@ -19,10 +19,8 @@ from schemas.language.program import parse_program
 from schemas.query import Query
 from services.ui.documents.one_file import expected, measured, page_file
 from tests.operators.tiny import chain
-from tests.services.ui.pages import CHROMIUM, Shown, Visit
+from tests.services.ui.pages import NEEDS_CHROMIUM, Shown, Visit
 from tests.services.ui.running import BUSY, Running
-
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make browser` installs it")
 
 HOSTILE = "</script><script>document.title='gone'</script><img src=x onerror=alert(1)><!--"
 
@@ -135,7 +133,7 @@ def opened_file(visit: Visit, tmp_path: Path) -> Opened:
 
 
 @pytest.mark.deep
-@in_browser
+@NEEDS_CHROMIUM
 def test_a_plan_is_drawn_and_a_node_chosen_by_keyboard(opened_file: Opened) -> None:
     shown = opened_file(plan_only(chain(3)))
     assert shown.page.locator("g.node").count() == 5
@@ -155,7 +153,7 @@ def test_a_plan_is_drawn_and_a_node_chosen_by_keyboard(opened_file: Opened) -> N
 
 
 @pytest.mark.deep
-@in_browser
+@NEEDS_CHROMIUM
 def test_measured_figures_tasks_and_changes_are_shown(opened_file: Opened) -> None:
     shown = opened_file(running_document())
     assert "of a core" in shown.text("#plans")
@@ -172,7 +170,7 @@ def test_measured_figures_tasks_and_changes_are_shown(opened_file: Opened) -> No
 
 
 @pytest.mark.deep
-@in_browser
+@NEEDS_CHROMIUM
 def test_hostile_values_are_text_and_no_other_script_runs(opened_file: Opened) -> None:
     shown = opened_file(plan_only(hostile_query()) | {"problem": HOSTILE})
     assert shown.text("#problem") == HOSTILE
@@ -193,7 +191,7 @@ def test_hostile_values_are_text_and_no_other_script_runs(opened_file: Opened) -
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.deep
-@in_browser
+@NEEDS_CHROMIUM
 def test_it_fits_screens_and_axe_finds_nothing(opened_file: Opened, scheme: str, width: int) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
