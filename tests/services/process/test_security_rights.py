@@ -179,7 +179,8 @@ def test_a_coordinator(secured: SecureBroker, tmp_path: Path, workers: Workers, 
     case = Case.make(secured.topics, tmp_path, SENSORS)
     control = f"weir-{case.sink}.control"
     rights = [*topics(inputs(case), "DESCRIBE"), *topics([control], "READ", "WRITE", "CREATE")]
-    rights += topics([f"weir-{case.sink}.statistics"], "DESCRIBE", "CREATE")
+    for name in ("statistics", "history"):
+        rights += topics([f"weir-{case.sink}.{name}"], "DESCRIBE", "CREATE")
     somebody.may(rights)
     coordinator = workers.coordinator(somebody.at(case), env=somebody.env).wait_running()
     coordinator.process.terminate()
