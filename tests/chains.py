@@ -328,7 +328,8 @@ class Task:
             cut = min(cut, max(self.feedback.limit, self.engine.cut))
         moved = cut > self.engine.cut
         late = self.send_late()
-        if not moved and not late and (self.feedback is None or not self.feedback.has_answers()):
+        answering = self.feedback is not None and self.feedback.has_answers()
+        if not (moved or late or answering):
             return
         results = self.engine.advance(cut)
         if moved and self.feedback is not None and len(results) == 0:
@@ -426,7 +427,9 @@ class Chain:
         begins: int | None = None,
     ) -> None:
         self.begins, self.decided, self.former = begins, begins is None, 0
-        start = None if begins is None else PlanStart(lambda: begins if self.decided else END)
+        start = None
+        if begins is not None:
+            start = PlanStart(lambda: begins if self.decided else END, lambda: END if self.decided else self.former)
         self.foresees = 0
         self.topics = Topics()
         counts = {name: len(parts) for name, parts in rows.items()}

@@ -105,6 +105,11 @@ class EdgeWriter:
             at[~valid] = 0 if edge.keeps_nulls else -1
         return [(p, batch.take(at == p)) for p in range(edge.partitions)]
 
+    def reader(self, batch: Batch) -> Resolve:
+        """Return a function that gives the values of the query's columns in a batch of the edge."""
+        names = {column: f"c{i}" for i, column in enumerate(self.edge.columns)}
+        return lambda column: batch.columns[names[column]]
+
     def to_edge_batch(self, results: Batch) -> Batch:
         """Return results with the columns of the edge."""
         edge = self.edge

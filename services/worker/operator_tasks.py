@@ -225,7 +225,7 @@ class OperatorTasks(TaskKind):
             start.metrics,
             start.log,
             suspends=start.spec.settings.jit,
-            start=PlanStart(self._begin, cut) if self._version.on_demand else None,
+            start=PlanStart(self._begin, self._former, cut) if self._version.on_demand else None,
         )
 
     def keeps_snapshots(self, number: int) -> bool:
@@ -260,6 +260,10 @@ class OperatorTasks(TaskKind):
             return 0
         change = self._control.view.change(self._version.id)
         return END if change is None else change.cut
+
+    def _former(self) -> int:
+        """Event time that the former version has reached; END if it is over."""
+        return END if self._predecessor is None else self._predecessor.limit
 
     def former_commits(self, number: int) -> dict[Lane, Committed] | None:
         """What the tasks of the former version have committed of the task's sources.

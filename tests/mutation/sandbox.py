@@ -174,7 +174,7 @@ class Sandbox:
         for package in ("operators", "schemas", "tests/operators"):
             shutil.copytree(root / package, self.root / package, ignore=skip)
         shutil.copy2(root / "pyproject.toml", self.root / "pyproject.toml")
-        shared = ("cases", "subtractions", "feeding", "group_cases", "oracle", "chains", "profiles")
+        shared = ("cases", "subtractions", "feeding", "group_cases", "oracle", "chains", "profiles", "hasty")
         for file in (f"{name}.py" for name in shared):
             shutil.copy2(root / "tests" / file, self.root / "tests" / file)
         # The copy has no services, and its tests no broker.

@@ -14,7 +14,7 @@ import numpy as np
 
 from operators.data.statistics import EdgeStatistics
 from operators.data.tuples import Tuples
-from operators.data.watermark import END
+from operators.data.watermark import END, NEVER
 from operators.distributed.feedback.consumer import ConsumerFeedback
 from operators.distributed.feedback.kinds import are_of_kinds
 from operators.distributed.feedback.on_demand import PlanStart
@@ -64,6 +64,8 @@ class DistributedFeedback:
         inputs = [given.edge for given in operator.inputs if given.edge is not None]
         on_demand = any(edge.on_demand for edge in operator.outputs or inputs)
         self._start = start if on_demand else None
+        self._former = NEVER
+        self._considers_all = self._has_considered_all = False
         self._examined = NONE
         self._pairs: tuple[U64, U64] = NONE, NONE
         self._operator = operator
@@ -159,7 +161,7 @@ class DistributedFeedback:
             if producer_end is not None:
                 with producer_end.detecting:
                     admitted[alias] = producer_end.admit(side, tuples)
-        if self._start is None or now >= self._start.begin():
+        if self._start is None or now >= self._start.begin() or (producer_end is not None and producer_end.is_complete):
             return executor.process(admitted, hold)
         left, right = (admitted.get(alias) or Tuples.empty((alias,)) for (alias,) in join.match.sides)
         join.enter(left, right, hold)
@@ -303,7 +305,12 @@ class DistributedFeedback:
 
     def has_answers(self) -> bool:
         """Return whether the task can answer a reader now."""
-        if self.producer_end is None or not self.producer_end.has_answers():
+        if self.producer_end is None:
+            return False
+        if self._has_caught_up():
+            self._considers_all = True
+            return True
+        if not self.producer_end.has_answers():
             return False
         return len(self._ready()) > 0 if self.producer_end.resuming else not self._is_incomplete
 
@@ -312,10 +319,31 @@ class DistributedFeedback:
         producer_end, engine = self.producer_end, self._engine
         if producer_end is None or engine is None:
             return []
-        found = producer_end.answer(engine, self._ready())
+        found = self._all_if_few()
+        found += producer_end.answer(engine, self._ready())
         self._pass_on()
         engine.hold = producer_end.hold
         return found
+
+    def _has_caught_up(self) -> bool:
+        """Whether it is time to consider sending all results on demand: the task has come as far as the former plan was
+        at the last epoch, and nothing is on demand in its own inputs."""
+        assert self._engine is not None
+        assert self.producer_end is not None
+        if self._start is None or self._has_considered_all or self.producer_end.is_complete:
+            return False
+        former, self._former = min(self._former, self._start.begin()), self._start.former()
+        return NEVER < former <= self._engine.cut and not any(end.has_on_demand for end in self.consumer_ends.values())
+
+    def _all_if_few(self) -> list[tuple[int, bytes, int]]:
+        """Return notices with all results on demand, if it is time and they are few."""
+        producer_end, engine = self.producer_end, self._engine
+        assert engine is not None
+        assert producer_end is not None
+        if not self._considers_all or self._has_considered_all or self._is_incomplete:
+            return []
+        self._has_considered_all = True
+        return producer_end.send_all(engine) if producer_end.are_few() else []
 
     @property
     def _is_incomplete(self) -> bool:

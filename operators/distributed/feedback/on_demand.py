@@ -15,6 +15,10 @@ This uses the requests and notices of feedback (`operators.distributed.feedback`
 first. An answer sends all results of a signature again, also those at T or later. So it may be repeated, and a reader
 that restarts and does not know what it has received may request it again.
 
+**Few results.** A join that has caught up with the former plan estimates how many results from before T it would make.
+If they are few, it sends all of them and makes the following ones in time (`producer.FEW`). Making them on demand would
+save little, and each request costs a trip through Kafka.
+
 **Where.** `Edge.on_demand` says so of an edge. Two things are required. First, the reader of the edge joins by an
 equality, which gives a signature to ask for. Second, the reader can do without the earlier results until it is asked
 itself. That holds for the top join, because the old plan has written the query's results before T, and for a join whose
@@ -39,10 +43,12 @@ class PlanStart:
 
     Attributes:
         begin: returns event time T; END while it is not decided.
+        former: returns the event time that the former plan has reached; END when it is over.
         resumed_at: the cut of the task's last commit; 0 if it has committed nothing.
     """
 
     begin: Callable[[], int]
+    former: Callable[[], int]
     resumed_at: int = 0
 
     @property

@@ -16,7 +16,7 @@ its input and has the same state again (`restore`).
 
 An edge whose results are made on demand (`operators.distributed.feedback.on_demand`) has the same notices. A signature
 that is requested there is *rewritten*: the notices take back all results that have it, and write all that are alive
-again.
+again. A whole notice may say that nothing is on demand any more: the notices before it have written all results.
 
 Readers may lag behind. What the slowest reader may still request stays in the states: the task's *hold*.
 """
@@ -58,6 +58,16 @@ at least as many as the state has."""
 MOST_REWRITTEN = 1 << 14
 """The most signatures that are rewritten at once. Two lists of them take a quarter of a MiB."""
 
+FEW = 4
+"""All results on demand are few if there is at most one per this many tuples of the states. Then making them costs
+less than reading the states' tuples did, and less than a few answers, each of which searches the states."""
+
+MOST_FEW = 1 << 18
+"""More results than these are never few: they take a tenth of a second or longer."""
+
+SAMPLE = 256
+"""The tuples whose results are counted to estimate how many there are."""
+
 WHOLE_BYTES = 64 * 1024
 """A whole notice is due when a channel has written this much, plus the size of the notice, since the last one."""
 
@@ -74,6 +84,7 @@ class _Reader:
     """One partition of the edge: its reader's requests, and what was reported to it."""
 
     suspended: Signatures
+    needs_whole: bool = False
     need: int = NEVER
     number: int = 0
     written: int = 0
@@ -99,6 +110,7 @@ class ProducerFeedback:
         detecting: The time spent on finding tuples to keep back.
         below: Returns the signatures that the task's own producers have suspended.
         released: True once the task keeps nothing back any more.
+        is_complete: True if no results are on demand any more, or ever.
     """
 
     def __init__(
@@ -124,7 +136,7 @@ class ProducerFeedback:
         self.suppressed = 0.0
         self.detecting = Stopwatch(clock)
         self.released = False
-        self._is_complete = not edge.on_demand
+        self.is_complete = not edge.on_demand
         self.below: Callable[[], U64] = lambda: NONE
 
     # --- What readers ask for ---------------------------------------------------------------------------
@@ -147,8 +159,12 @@ class ProducerFeedback:
             left = [words[~np.isin(words, resume)] for words in waiting]
             self._to_suspend[partition] = [words for words in left if len(words)]
             known = reader.suspended.contains(resume)
-            if not self._is_complete:
-                known |= are_of_kinds(resume, self._edge.on_demand)
+            on_demand = are_of_kinds(resume, self._edge.on_demand)
+            if self.is_complete:
+                # It does not know that, or no longer: the notice may lie before what it read when it restarted.
+                reader.needs_whole |= bool((on_demand & ~known).any())
+            else:
+                known |= on_demand
             resume = np.unique(resume[known])
         if len(resume):
             self._to_resume[partition].append(resume)
@@ -216,6 +232,8 @@ class ProducerFeedback:
 
     def has_answers(self) -> bool:
         """Return whether a reader waits for an answer."""
+        if any(reader.needs_whole for reader in self._readers.values()):
+            return True
         return self.resuming or (any(self._to_suspend.values()) and self._sweep_is_due())
 
     def wanted(self) -> U64:
@@ -284,7 +302,7 @@ class ProducerFeedback:
         if any(self._to_suspend.values()) and self._sweep_is_due():
             found += self._suspend(engine, resuming)
         for partition, reader in self._readers.items():
-            if reader.written >= WHOLE_BYTES + 8 * len(reader.suspended):
+            if reader.needs_whole or reader.written >= WHOLE_BYTES + 8 * len(reader.suspended):
                 found.append(self._whole_notice(partition, reader, engine))
         return found
 
@@ -302,21 +320,44 @@ class ProducerFeedback:
             suspended = reader.suspended.hashes()
             self._to_resume[partition] = [suspended]
             found += self._resume(engine, partition, suspended)
-        if complete and not self._is_complete:
-            found += self._rewrite(engine, list(self._readers), self._on_demand(engine))
-            self._is_complete = True
-            found += [self._whole_notice(partition, reader, engine) for partition, reader in self._readers.items()]
+        if complete and not self.is_complete:
+            found += self.send_all(engine)
         return found
 
-    def _on_demand(self, engine: Engine) -> U64:
-        """Return the signatures of all results by which the reader requests them."""
-        home = next(kind.home for kind in self._edge.kinds if kind.number == self._edge.on_demand[0])
-        found = [NONE]
-        for tuples in self._living(home):
-            for kind, signatures, valid in self._signed(home, tuples):
-                if kind.number == self._edge.on_demand[0]:
-                    found.append(signatures[valid])
-        return np.unique(np.concatenate(found))
+    def are_few(self) -> bool:
+        """Estimate whether all results on demand are so few that they had better be sent at once."""
+        kind, _ = self._on_demand
+        tuples = Tuples.concat(list(self._living(kind.home)), self._join.match.sides[kind.home])
+        step = max(1, len(tuples) // SAMPLE)
+        sample = tuples.take(np.arange(0, len(tuples), step))
+        results = len(rejoined(self._join, kind.home, sample, self.hold)) * step
+        living = sum(len(part) for side in (0, 1) for part in self._living(side))
+        return results <= min(living / FEW, MOST_FEW)
+
+    def send_all(self, engine: Engine) -> list[tuple[int, bytes, int]]:
+        """Return notices with all results on demand, and a whole notice to each reader that says so. From now on, all
+        results have to be made in time."""
+        kind, operands = self._on_demand
+        tuples = Tuples.concat(list(self._living(kind.home)), self._join.match.sides[kind.home])
+        signatures, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
+        # Results without a signature match nothing.
+        late = rejoined(self._join, kind.home, tuples if valid is None else tuples.take(valid), self.hold)
+        found: list[tuple[int, bytes, int]] = []
+        for to, batch in self._route.shares(engine.results(self._counted(late))):
+            signatures, _ = kind.signatures(kind.own, self._route.reader(batch), len(batch))
+            each = np.unique(signatures)
+            for begin in range(0, len(each), MOST_REWRITTEN):
+                piece = each[begin : begin + MOST_REWRITTEN]
+                part = batch.take(np.isin(signatures, piece))
+                found += self._notices(to, self._readers[to], part, piece, piece)
+        self.is_complete = True
+        return found + [self._whole_notice(partition, reader, engine) for partition, reader in self._readers.items()]
+
+    @property
+    def _on_demand(self) -> tuple[EdgeKind, tuple[Operand, ...]]:
+        """The kind by which the reader requests results, and what it reads of them."""
+        number = self._edge.on_demand[0]
+        return next(found for kinds in self._kinds for found in kinds if found[0].number == number)
 
     def restore(self, engine: Engine, partition: int, notices: Iterable[Notice]) -> None:
         """Restore the state that a channel's last notices report, from a whole notice on. `engine` has read all earlier
@@ -330,6 +371,7 @@ class ProducerFeedback:
             reader.number = notice.number
             if notice.whole:
                 reader.suspended = Signatures()
+                self.is_complete |= notice.complete
             reader.suspended.add(notice.suspended, self._until(engine, len(notice.suspended)))
             reader.suspended.remove(notice.resumed)
         self._take_out(reader.suspended)
@@ -344,7 +386,7 @@ class ProducerFeedback:
         can = np.isin(asked, ready)
         self._to_resume[partition] = [asked[~can]] if not can.all() else []
         asked = asked[can]
-        rewritten = NONE if self._is_complete else of_kinds(asked, self._edge.on_demand)
+        rewritten = NONE if self.is_complete else of_kinds(asked, self._edge.on_demand)
         resumed = self._readers[partition].suspended.hit(asked[~np.isin(asked, rewritten)])
         found = self._rewrite(engine, [partition], rewritten)
         if len(resumed):
@@ -382,10 +424,7 @@ class ProducerFeedback:
                 mine = results.aliases.index(self._join.match.sides[0][0])
                 results = results.take(~np.isin(results.rows[mine], left))
             made.append(results)
-        late = Tuples.concat(made, self._join.aliases)
-        late = late.take(np.argsort(late.ts, kind="stable").astype(np.int64))
-        self.late += len(late)
-        self._join.counters.results += len(late)
+        late = self._counted(Tuples.concat(made, self._join.aliases))
         found: list[tuple[int, bytes, int]] = []
         for to, batch in self._route.shares(engine.results(late)):
             if to in partitions:
@@ -393,6 +432,12 @@ class ProducerFeedback:
             elif len(batch):
                 found += self._notices(to, self._readers[to], batch, NONE, NONE)
         return found
+
+    def _counted(self, late: Tuples) -> Tuples:
+        """Count results that are sent late, and put them in order."""
+        self.late += len(late)
+        self._join.counters.results += len(late)
+        return late.take(np.argsort(late.ts, kind="stable").astype(np.int64))
 
     def _enter_resumed(self, side: int, signatures: U64) -> Tuples:
         """Let the tuples of some signatures enter, except those that are suspended by another one; return them."""
@@ -461,7 +506,7 @@ class ProducerFeedback:
         rewrites: bool = False,
     ) -> tuple[int, bytes, int]:
         reader.number += 1
-        complete = whole and self._is_complete and bool(self._edge.on_demand)
+        complete = whole and self.is_complete and bool(self._edge.on_demand)
         notice = Notice(self._channel, reader.number, whole, suspended, resumed, late, rewrites, complete)
         raw = encode_notice(self._edge.fields, notice)
         reader.written += len(raw)
@@ -501,7 +546,7 @@ class ProducerFeedback:
         reader.suspended.purge(self.hold)
         nothing = self._route.to_edge_batch(engine.results(Tuples.empty(self._join.aliases)))
         found = self._encoded(partition, reader, True, reader.suspended.hashes(), NONE, nothing)
-        reader.written = 0
+        reader.written, reader.needs_whole = 0, False
         return found
 
     def _sweep_is_due(self) -> bool:

@@ -77,6 +77,9 @@ def pressed(rng: random.Random) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(producer, "SWEEP_FACTOR", rng.choice([4, 10**9]))
         patch.setattr(producer, "MAX_SUSPENDED", rng.choice([1 << 16, 3]))
+        patch.setattr(producer, "FEW", rng.choice([4, 0.1, 10**9]))
+        patch.setattr(producer, "SAMPLE", rng.choice([1, 3, 256]))
+        patch.setattr(producer, "MOST_REWRITTEN", rng.choice([1 << 14, 2]))
         patch.setattr(producer, "WHOLE_BYTES", rng.choice([10**9, 1, 300]))
         patch.setattr(payoff, "ANSWERS", rng.choice([1024, 1, 5]))
         patch.setattr(payoff, "ANSWER_BYTES", rng.choice([0, 1 << 14]))

@@ -6,11 +6,13 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.data.watermark import END
 from operators.distributed.decompose import decompose
+from operators.distributed.feedback import producer
 from operators.plan.plan import parse_plan
 from schemas.codecs.notice import is_notice
 from schemas.query import Query, Window
@@ -139,6 +141,13 @@ def twenty_values() -> tuple[Query, dict[str, list[list[Row]]], Chain]:
     return query, rows, chain
 
 
+@pytest.fixture
+def never_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are on demand however few there are."""
+    monkeypatch.setattr(producer, "MOST_FEW", -1)
+
+
+@pytest.mark.usefixtures("never_few")
 def test_only_what_is_demanded_is_made() -> None:
     """Of 20 results 2 are made."""
     query, rows, chain = twenty_values()
@@ -151,6 +160,30 @@ def test_only_what_is_demanded_is_made() -> None:
     check(chain, query, rows, 41)
 
 
+@pytest.mark.parametrize(("tuples_per_result", "few"), [(2, True), (3, False)])
+def test_few_results_are_sent_before_anybody_requests_them(
+    tuples_per_result: float, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are 20 results of 40 tuples. Nothing is on demand once they are sent."""
+    monkeypatch.setattr(producer, "FEW", tuples_per_result)
+    query, rows, chain = twenty_values()
+    top, bottom = chain.tasks
+    chain.former = 20
+    chain.turn(bottom, 100)
+    assert sent(chain) == (0, 0)
+    chain.former = 41
+    chain.turn(bottom, 1)
+    assert sent(chain) == (0, 20 if few else 0)
+    chain.turn(top, 100)
+    assert top.feedback is not None
+    chain.decide()
+    (end,) = top.feedback.consumer_ends.values()
+    assert end.has_on_demand == (not few)
+    chain.finish()
+    check(chain, query, rows, 41)
+
+
+@pytest.mark.usefixtures("never_few")
 def test_what_will_be_demanded_is_requested_before_the_plan_begins() -> None:
     """The top join looks at C's tuples from 41 on, which it must not read yet. So A's join has the requests when it
     reaches 41, and answers at once."""
@@ -203,6 +236,7 @@ def test_where_results_are_made_on_demand() -> None:
     assert kinds("A.k = B.k AND B.x = C.x AND A.y < D.y", "(((A B) C) D)") == {"((A B) C)": (), "(A B)": ()}
 
 
+@pytest.mark.usefixtures("never_few")
 def test_a_join_that_is_ahead_still_lacks_what_its_reader_demands() -> None:
     """C's join has passed the life of all earlier results of A's, but D, behind it, demands one: C's join must request
     it from A's before it answers."""

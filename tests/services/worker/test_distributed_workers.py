@@ -371,7 +371,7 @@ def test_tables_are_joined_where_their_join_is(topics: Topics, tmp_path: Path, w
 def test_silent_sources_hold_no_results_back(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Two sources of the lower joins fall silent, and the joins above go on; what then comes too late is a late
     tuple."""
-    text = FOUR.replace("disorder = '50", "idle_timeout = '300 MILLISECONDS', disorder = '50")
+    text = FOUR.replace("disorder = '50", "idle_timeout = '1 SECOND', disorder = '50")
     case = Case.make(topics, tmp_path, re.sub(r"RANGE \d+ MILLISECONDS", "RANGE 3 SECONDS", text))
     feed, rng = Feed(case), random.Random(13)
     worker = workers.start(case, *PLACED, "--plan", "(((A B) C) D)").wait_running(range(3))
