@@ -15,8 +15,9 @@ null is never equal, so a tuple with a null in any operand is in no result, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from schemas.query import Compare, Expr, Type, aliases_of, type_of
 
@@ -65,7 +66,8 @@ class EqualityClass:
         return [equality for equality in found if equality is not None]
 
 
-def equality_classes(predicates: Sequence[Expr]) -> dict[Expr, EqualityClass]:
+@lru_cache(maxsize=16)
+def equality_classes(predicates: tuple[Expr, ...]) -> Mapping[Expr, EqualityClass]:
     """Return the class of each predicate that belongs to one of at least three operands; smaller ones imply nothing."""
     groups: list[tuple[dict[Expr, str], list[Expr]]] = []
     for predicate in predicates:

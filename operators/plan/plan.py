@@ -59,10 +59,13 @@ Plan = Leaf | Join
 
 def postorder(plan: Plan) -> Iterator[Plan]:
     """Yield all nodes, children before parents, left before right."""
-    if isinstance(plan, Join):
-        yield from postorder(plan.left)
-        yield from postorder(plan.right)
-    yield plan
+    left, found = [plan], list[Plan]()
+    while left:
+        node = left.pop()
+        found.append(node)
+        if isinstance(node, Join):
+            left += [node.left, node.right]
+    return reversed(found)
 
 
 def left_deep(aliases: tuple[str, ...] | list[str]) -> Plan:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import json
 import secrets
 import threading
 import time
@@ -25,6 +24,8 @@ from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import orjson
 
 from schemas.errors import WeirError
 from services.process.http_port import HttpHandler, HttpServer, listen
@@ -179,7 +180,7 @@ class _Handler(HttpHandler):
         elif rest == "state":
             offers = [*page.answers, *(page.changes if self.server.token else ())]
             document = {"state": page.state(), "history": page.history(0, ROWS), "offers": offers}
-            self._answer(HTTPStatus.OK, "application/json", _json(document))
+            self._answer(HTTPStatus.OK, "application/json", orjson.dumps(document))
         elif rest == "events":
             self._events(page, dict(parse_qsl(given)).get("since", ""))
         elif rest in page.answers:
@@ -210,7 +211,7 @@ class _Handler(HttpHandler):
 
     def _overview(self, overview: Callable[[], Any], rest: str) -> None:
         if rest:
-            self._answer(HTTPStatus.OK, "application/json", _json(overview()))
+            self._answer(HTTPStatus.OK, "application/json", orjson.dumps(overview()))
         else:
             file, kind = FILES["overview.html"]
             self._answer(HTTPStatus.OK, kind, file.read_bytes())
@@ -225,7 +226,7 @@ class _Handler(HttpHandler):
         except WeirError as error:
             self._answer(HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", f"{error}\n".encode())
         else:
-            self._answer(HTTPStatus.OK, "application/json", _json(document))
+            self._answer(HTTPStatus.OK, "application/json", orjson.dumps(document))
 
     def _is_addressed(self) -> bool:
         """Return whether the client asked for an address, for a name without a domain, or for a given name."""
@@ -247,7 +248,7 @@ class _Handler(HttpHandler):
         while not self.server.closing.is_set():
             history = page.history(known, ROWS)
             known = int(max(history["second"], default=known))
-            event = b"data: " + _json({"state": page.state(), "history": history}) + b"\n\n"
+            event = b"data: " + orjson.dumps({"state": page.state(), "history": history}) + b"\n\n"
             self.wfile.write(packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH) if packed else event)
             self.wfile.flush()
             self.server.closing.wait(EVERY_S)
@@ -284,7 +285,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _json(document: Any) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
