@@ -14,7 +14,7 @@ from operators.data.watermark import END
 from operators.distributed.decompose import decompose
 from operators.distributed.feedback import producer
 from operators.plan.plan import parse_plan
-from schemas.codecs.notice import is_notice
+from schemas.codecs.notice import Notice, is_notice
 from schemas.query import Query, Window
 from tests import oracle
 from tests.cases import Case
@@ -37,8 +37,9 @@ from tests.profiles import PROPERTY
 def prepare(chain: Chain, rng: random.Random, begins: int, *, deaths: bool) -> None:
     """Let the tasks of a plan run before it takes over."""
     chain.foresees = rng.choice([0, 2, 1_000])
+    pieces = rng.choice([1, 5, 20])
     for _ in range(rng.randint(0, 30)):
-        chain.former = rng.randint(chain.former, begins)
+        chain.former = min(begins, chain.former + rng.randint(0, max(1, begins // pieces)))
         task = rng.choice(chain.tasks)
         if deaths and rng.random() < 0.1:
             task.die()
@@ -181,6 +182,50 @@ def test_few_results_are_sent_before_anybody_requests_them(
     assert end.has_on_demand == (not few)
     chain.finish()
     check(chain, query, rows, 41)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_after_few_results_were_sent_the_others_come_in_time(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten results are sent at 20, and ten before the plan begins. A join that restarts reads of that in its notices."""
+    monkeypatch.setattr(producer, "FEW", 2)
+    query, rows, chain = twenty_values()
+    _, bottom = chain.tasks
+    chain.former = 20
+    chain.turn(bottom, 100)
+    chain.turn(bottom, 1)
+    assert sent(chain) == (0, 10)
+    if dies:
+        bottom.die()
+    chain.former = 41
+    chain.turn(bottom, 1)
+    assert sent(chain) == (10, 10)
+    chain.decide()
+    chain.finish()
+    check(chain, query, rows, 41)
+
+
+def test_a_reader_that_asks_is_told_again_that_nothing_is_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that restarts may read its input again from a place behind the notice that said so."""
+    monkeypatch.setattr(producer, "FEW", 2)
+    _, _, chain = twenty_values()
+    top, bottom = chain.tasks
+    chain.turn(top, 100)
+    chain.former = 41
+    chain.turn(bottom, 100)
+    chain.decide()
+    chain.turn(top, 0)
+    asked = chain.undelivered[-1]
+    assert len(asked.resume) > 0
+    chain.turn(bottom, 1)
+    (log,) = (log for (topic, _), log in chain.topics.logs.items() if topic == bottom.operator.outputs[0].topic)
+    written = len(log)
+    bottom.deliver(asked)
+    chain.turn(bottom, 0)
+    (raw,) = log[written:]
+    (channels,) = (channels for channels in top.channels.values() if len(channels.edge.aliases) > 1)
+    told = channels.decode(raw, "a notice")
+    assert isinstance(told, Notice)
+    assert (told.whole, told.complete, len(told.late)) == (True, True, 0)
 
 
 @pytest.mark.usefixtures("never_few")
