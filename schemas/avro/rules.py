@@ -1,0 +1,238 @@
+"""Reads one Avro record in Python. This defines the format; the compiled pass must agree with it.
+
+Values become those of declared columns as follows; every other pair of types makes the record a dead letter:
+
+- BIGINT: int, long.
+- DOUBLE: int, long, float, double, decimal, rounded to the nearest double; it must be finite.
+- STRING: string, bytes (of valid UTF-8), enum (its symbol), decimal (as a number with its scale), uuid.
+- BOOLEAN: boolean.
+- TIMESTAMP: long (milliseconds unless its logical type says microseconds or nanoseconds, which are rounded down), date
+  (its midnight, UTC), string (in the form of `schemas.timestamps`).
+
+A null is NULL. A column that the record's schema does not have is NULL or the default of the column. Bytes that are
+left over mean that the schema is not the record's.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from schemas.avro.schema import Avro
+from schemas.codecs.decoded import RecordError, Value, check_value, refused, shown
+from schemas.query import Type
+
+Path = tuple[str | int, ...]
+"""Where a value is: names of fields and keys of maps, and places in arrays, from 0."""
+
+_DAY_MS = 86_400_000
+_PER_MS = {"micros": 1_000, "nanos": 1_000_000}
+
+MAX_ITEMS_OF_NOTHING = 1 << 16
+"""An array of nulls takes no bytes for its items, so a few bytes could claim any number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A column to read.
+
+    Attributes:
+        name: of the column, for messages.
+        default: the value where the record's schema does not have the path.
+    """
+
+    name: str
+    path: Path
+    type: Type
+    default: Value = None
+
+
+@dataclass(slots=True)
+class _Leaf:
+    """A value and its type."""
+
+    type: Avro
+    value: Any
+
+
+class AvroRules:
+    """Decodes the bytes of one record, without any frame, to the values of columns.
+
+    Args:
+        schema: with which the record was written.
+    """
+
+    def __init__(self, schema: Avro, wanted: Sequence[Wanted]) -> None:
+        self._schema = schema
+        self._wanted = tuple(wanted)
+
+    def values(self, raw: bytes) -> list[Value]:
+        """Return the value of each column, None for NULL.
+
+        Raises:
+            RecordError: with the reason.
+        """
+        reader = _Reader(raw)
+        record = reader.read(self._schema)
+        if reader.at < len(raw):
+            over = len(raw) - reader.at
+            raise RecordError(f"{over} bytes follow the Avro record: it was written with another schema")
+        return [self._value(record, one) for one in self._wanted]
+
+    def _value(self, record: Any, wanted: Wanted) -> Value:
+        if not has_path(self._schema, wanted.path):
+            return wanted.default
+        for step in wanted.path:
+            if isinstance(record, dict) and isinstance(step, str):
+                record = record.get(step)
+            elif isinstance(record, list) and isinstance(step, int) and step < len(record):
+                record = record[step]
+            else:
+                return None
+        if record is None:
+            return None
+        if not isinstance(record, _Leaf):
+            raise refused(wanted.name, wanted.type, "an array" if isinstance(record, list) else "a record")
+        return _converted(record.type, record.value, wanted)
+
+
+def has_path(schema: Avro, path: Path) -> bool:
+    """Return whether records of a schema may have a path; a key of a map counts as present."""
+    if schema.kind == "union":
+        return any(has_path(branch, path) for branch in schema.types)
+    if not path:
+        return True
+    step, rest = path[0], path[1:]
+    if schema.kind == "record" and isinstance(step, str):
+        return any(field.name == step and has_path(field.type, rest) for field in schema.fields)
+    inside = (schema.kind == "map" and isinstance(step, str)) or (schema.kind == "array" and isinstance(step, int))
+    return inside and has_path(schema.types[0], rest)
+
+
+def _converted(type: Avro, value: Any, wanted: Wanted) -> Value:
+    """Convert a value of Avro's to one of the column's."""
+    logical = type.logical
+    if logical == "decimal":
+        number = Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-type.scale)
+        if wanted.type is Type.STRING:
+            return f"{number:f}"
+        if wanted.type is Type.DOUBLE:
+            return check_value(wanted.name, wanted.type, float(number))
+        raise refused(wanted.name, wanted.type, f"decimal {number:f}")
+    if logical == "uuid" and type.kind == "fixed":
+        value = str(uuid.UUID(bytes=value))
+    if wanted.type is Type.TIMESTAMP and isinstance(value, int) and not isinstance(value, bool):
+        if logical == "date":
+            return value * _DAY_MS
+        if type.kind == "long":
+            return value // _PER_MS.get(logical.rpartition("-")[2], 1)
+        raise refused(wanted.name, wanted.type, f"{type} {value}")
+    if isinstance(value, bytes):
+        if wanted.type is not Type.STRING or type.kind == "fixed":
+            raise refused(wanted.name, wanted.type, f"{type} {shown(value)}")
+        try:
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            place = f"{error.reason} at byte {error.start + 1}"
+            raise RecordError(f"field '{wanted.name}' is not UTF-8 ({place}), STRING accepts a string") from None
+    return check_value(wanted.name, wanted.type, value)
+
+
+class _Reader:
+    """Reads values from bytes; `at` is the position."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self.at = 0
+
+    def read(self, type: Avro) -> Any:
+        """Return a record or map as dict, an array as list, null as None, and anything else as leaf."""
+        match type.kind:
+            case "null":
+                return None
+            case "record":
+                return {field.name: self.read(field.type) for field in type.fields}
+            case "union":
+                return self.read(type.types[self._branch(len(type.types), "branch of a union")])
+            case "array":
+                return self._array(type.types[0])
+            case "map":
+                return self._map(type.types[0])
+        return _Leaf(type, self._leaf(type))
+
+    def _leaf(self, type: Avro) -> Any:
+        match type.kind:
+            case "boolean":
+                return self._taken(1) != b"\0"
+            case "int" | "long":
+                return self._long()
+            case "float":
+                return struct.unpack("<f", self._taken(4))[0]
+            case "double":
+                return struct.unpack("<d", self._taken(8))[0]
+            case "fixed":
+                return self._taken(type.size)
+            case "enum":
+                return type.symbols[self._branch(len(type.symbols), "symbol of an enum")]
+        found = self._taken(self._long())
+        return found if type.kind == "bytes" or type.logical == "decimal" else self._text(found)
+
+    def _text(self, found: bytes) -> Any:
+        # A string that is not wanted may hold anything.
+        try:
+            return found.decode()
+        except UnicodeDecodeError:
+            return found
+
+    def _array(self, item: Avro) -> list[Any]:
+        found: list[Any] = []
+        while count := self._count():
+            self._check_items(count)
+            found += [self.read(item) for _ in range(count)]
+        return found
+
+    def _map(self, value: Avro) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while count := self._count():
+            self._check_items(count)
+            for _ in range(count):
+                key = self._taken(self._long())
+                found[key.decode(errors="replace")] = self.read(value)
+        return found
+
+    def _count(self) -> int:
+        count = self._long()
+        if count < 0:
+            self._long()  # the bytes of the block
+            count = -count
+        return count
+
+    def _check_items(self, count: int) -> None:
+        if count > len(self._raw) - self.at + MAX_ITEMS_OF_NOTHING:
+            raise RecordError(f"broken Avro: {count} items do not fit into the record")
+
+    def _branch(self, count: int, what: str) -> int:
+        branch = self._long()
+        if not 0 <= branch < count:
+            raise RecordError(f"broken Avro: {what} {branch} of {count}")
+        return branch
+
+    def _long(self) -> int:
+        found = 0
+        for shift in range(0, 70, 7):
+            (byte,) = self._taken(1)
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                found &= (1 << 64) - 1
+                return (found >> 1) ^ -(found & 1)
+        raise RecordError("broken Avro: a number of more than 10 bytes")
+
+    def _taken(self, count: int) -> bytes:
+        begin, self.at = self.at, self.at + count
+        if count < 0 or self.at > len(self._raw):
+            raise RecordError(f"broken Avro: {count} bytes expected at byte {begin + 1} of {len(self._raw)}")
+        return self._raw[begin : self.at]
