@@ -1,7 +1,8 @@
 """Serves the pages of all registered queries and groups of a Kafka cluster, with an overview: `serve_cluster`.
 
-The overview follows the newest statistics of all of them with one consumer. A query is followed with its history once
-its page is opened, and for as long as it is among the MOST_OPEN that were opened last.
+The overview follows the newest statistics of all consumer groups with one consumer. They name their query, so a query
+whose workers have a `--group` of their own is found, too. A query is followed with its history once its page is opened,
+and for as long as it is among the MOST_OPEN that were opened last.
 """
 
 from __future__ import annotations
@@ -40,11 +41,17 @@ MOST_OPEN = 16
 LOOK_S = 5.0
 """How often the registry is read."""
 
+SILENT_S = 10.0
+"""The workers of another group count as those of a query once the former ones have been silent for so long."""
+
+_STATISTICS = ControlTopics.of("").statistics
+"""How the names of the topics end."""
+
 POLL_S = 0.5
 MESSAGES = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Registered:
     """A registered query or group.
 
@@ -52,18 +59,22 @@ class _Registered:
         name: in the registry.
         entry: of a group; None of a query.
         query: None of a group.
+        group: the consumer group of its workers.
         live: its newest statistics.
+        heard_s: when it has last reported.
     """
 
     name: str
     entry: GroupEntry | None
     query: Query | None
+    group: str
     live: LiveQuery
+    heard_s: float = float("-inf")
 
     @property
-    def group(self) -> str:
-        """The consumer group of its workers, unless these have a --group of their own."""
-        return f"weir-{self.name if self.query is None else self.query.name}"
+    def reports_as(self) -> str:
+        """The name in its workers' statistics."""
+        return self.name if self.query is None else self.query.name
 
     def document(self) -> Document:
         """Return its line in the overview."""
@@ -84,8 +95,7 @@ class Cluster:
         self._options = options
         self._lock = threading.Lock()
         self._registered: dict[str, _Registered] = {}
-        self._open: OrderedDict[str, tuple[Page, ExitStack]] = OrderedDict()
-        self._assigned: dict[str, _Registered] = {}
+        self._open: OrderedDict[tuple[str, str], tuple[Page, ExitStack]] = OrderedDict()
         self._problem = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="cluster", daemon=True)
@@ -116,18 +126,19 @@ class Cluster:
             one = self._registered.get(name)
             if one is None:
                 return None
-            if name not in self._open:
+            key = name, one.group
+            if key not in self._open:
                 stack = ExitStack()
                 if one.query is None:
                     page = stack.enter_context(group_page(self._clients, name, one.group))
                 else:
                     options = replace(self._options, query=(name,))
                     page = stack.enter_context(query_page(self._clients, one.query, one.group, options))
-                self._open[name] = page, stack
-            self._open.move_to_end(name)
+                self._open[key] = page, stack
+            self._open.move_to_end(key)
             while len(self._open) > MOST_OPEN:
                 self._open.popitem(last=False)[1][1].close()
-            return self._open[name][0]
+            return self._open[key][0]
 
     def _follow(self) -> None:
         consumer, looked_s = log_consumer(self._clients, "weir.overview"), float("-inf")
@@ -158,32 +169,41 @@ class Cluster:
                 found[name] = self._known(name, query=query)
         with self._lock:
             self._registered = dict(sorted(found.items()))
-        there = consumer.list_topics(timeout=10).topics
-        topics = {ControlTopics.of(one.group).statistics: one for one in found.values()}
-        topics = {topic: one for topic, one in topics.items() if topic in there}
-        if topics.keys() != self._assigned.keys():
-            known = {one.topic: one.offset for one in consumer.position(consumer.assignment())}
+        topics = {topic for topic in consumer.list_topics(timeout=10).topics if topic.endswith(_STATISTICS)}
+        known = {one.topic: one.offset for one in consumer.position(consumer.assignment())}
+        if topics != known.keys():
             consumer.assign([TopicPartition(t, 0, max(known.get(t, OFFSET_END), OFFSET_END)) for t in topics])
-        self._assigned = topics
 
     def _known(self, name: str, entry: GroupEntry | None = None, query: Query | None = None) -> _Registered:
         """Return it with what has been seen of it."""
         known = self._registered.get(name)
-        same = known is not None and known.query == query
-        live = known.live if known is not None and same else LiveQuery(name if query is None else query.name)
-        return _Registered(name, entry, query, live)
+        if known is not None and known.query == query:
+            return replace(known, entry=entry)
+        reports_as = name if query is None else query.name
+        return _Registered(name, entry, query, f"weir-{reports_as}", LiveQuery(reports_as))
 
     def _read(self, consumer: LogConsumer) -> None:
         for record in consumer.consume(MESSAGES, POLL_S):
-            one = self._assigned.get(record.topic() or "")
-            if record.error() is not None or one is None:
+            if record.error() is not None:
                 continue
             try:
                 message = decode_control(record.value(), position_of(record))
             except StateError:
                 continue  # damaged, or another program's
             if isinstance(message, TaskStatistics | GroupTaskStatistics | TaskHealth):
-                one.live.take(message)
+                self._take(message, record.topic() or "")
+
+    def _take(self, message: TaskStatistics | GroupTaskStatistics | TaskHealth, topic: str) -> None:
+        now = time.monotonic()
+        for one in self._registered.values():
+            if one.reports_as != message.query:
+                continue
+            if ControlTopics.of(one.group).statistics != topic:
+                if now < one.heard_s + SILENT_S:
+                    continue
+                one.group, one.live = topic.removesuffix(_STATISTICS), LiveQuery(one.reports_as)
+            one.heard_s = now
+            one.live.take(message)
 
 
 @contextmanager

@@ -28,11 +28,13 @@ def got(address: str, path: str) -> Any:
     return json.loads(body) if answer.headers["Content-Type"] == "application/json" else body.decode()
 
 
-def test_registered_queries_come_and_go_with_their_headlines(topics: Topics, tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", [None, "own"])
+def test_registered_queries_come_and_go_with_their_headlines(topics: Topics, tmp_path: Path, group: str | None) -> None:
     case, clients = Case.make(topics, tmp_path, QUERY), KafkaClients(topics.bootstrap)
     name = case.sink.replace(".", "-")
     register(clients, RegisteredQuery(name=name, text=case.path.read_text()), -1)
-    worker = WorkerProcess(case, tmp_path / "state", log=tmp_path / "worker.log")
+    options = () if group is None else ("--group", f"{case.sink}-{group}")
+    worker = WorkerProcess(case, tmp_path / "state", *options, log=tmp_path / "worker.log")
     try:
         with serve_cluster(clients, PageOptions()) as server:
 
