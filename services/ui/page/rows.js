@@ -1,5 +1,6 @@
 // The last results, late records and dead letters, read from their topics while they are on the screen.
 
+import { copy } from "./clipboard.js";
 import { bytes, element, time } from "./format.js";
 
 const EVERY_MS = 5000;
@@ -19,18 +20,6 @@ function originOf({ stream, topic, partition, offset }) {
 
 function setText(place, text) {
   if (place.textContent !== text) place.textContent = text;
-}
-
-// The clipboard is there only for pages of this machine and of https.
-async function copy(text) {
-  if (navigator.clipboard) { await navigator.clipboard.writeText(text); return; }
-  const focused = document.activeElement, area = element("textarea", text, { class: "unseen", "aria-label": "Copied text" });
-  document.body.append(area);
-  area.select();
-  const done = document.execCommand("copy");
-  area.remove();
-  focused?.focus({ preventScroll: true });
-  if (!done) throw new Error("the browser refuses it");
 }
 
 // A text that is short at first where it is long.

@@ -1,5 +1,6 @@
 // Compares the running plan with others, when somebody asks: their predicted work, and how to change to the best one.
 
+import { copy } from "./clipboard.js";
 import { count, duration, element, perSecond, share, time } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -49,9 +50,9 @@ function table(plans) {
   return made;
 }
 
-async function copy(text, place, said) {
+async function copyOrSelect(text, place, said) {
   try {
-    await navigator.clipboard.writeText(text);
+    await copy(text);
     said.textContent = "Copied.";
   } catch {
     getSelection().selectAllChildren(place);
@@ -66,7 +67,7 @@ function change(found) {
   if (found.strategy) text.append(` The change by ${found.strategy} would hold results up for about ${duration(found.silence_s * 1000)} and take ${duration(found.work_s * 1000)} of work (${found.reason}).`);
   const command = element("pre", found.command, { tabindex: "0", "aria-label": "Command" });
   const button = element("button", "Copy", { type: "button", "aria-label": "Copy the command" }), said = element("span", null, { role: "status" });
-  button.addEventListener("click", () => copy(found.command, command, said));
+  button.addEventListener("click", () => copyOrSelect(found.command, command, said));
   const line = element("p");
   line.append(button, " ", said);
   return [text, element("p", "To change to it:"), command, line];

@@ -144,6 +144,7 @@ def test_the_command_is_copied(opened_what_if: OpenedWhatIf) -> None:
     shown.says("Copied.")
     assert shown.page.evaluate("navigator.clipboard.readText()") == COMMAND
     shown.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    shown.page.evaluate("document.execCommand = () => false")
     button.click()
     shown.says("copy it yourself")
     assert shown.page.evaluate("getSelection().toString()") == COMMAND
