@@ -307,7 +307,7 @@ class DistributedFeedback:
         """Return whether the task can answer a reader now."""
         if self.producer_end is None:
             return False
-        if self._has_caught_up():
+        if self._check_caught_up():
             self._considers_all = True
             return True
         if not self.producer_end.has_answers():
@@ -325,9 +325,10 @@ class DistributedFeedback:
         engine.hold = producer_end.hold
         return found
 
-    def _has_caught_up(self) -> bool:
-        """Whether it is time to consider sending all results on demand: the task has come as far as the former plan was
-        at the last epoch, and nothing is on demand in its own inputs."""
+    def _check_caught_up(self) -> bool:
+        """Read how far the former plan is, for the next call. Return whether it is time to consider sending all results
+        on demand: the task has come as far as the former plan was at the last call, and nothing is on demand in its own
+        inputs."""
         assert self._engine is not None
         assert self.producer_end is not None
         if self._start is None or self._has_considered_all or self.producer_end.is_complete:

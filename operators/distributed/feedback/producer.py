@@ -327,7 +327,7 @@ class ProducerFeedback:
     def are_few(self) -> bool:
         """Estimate whether all results on demand are so few that they had better be sent at once."""
         kind, _ = self._on_demand
-        tuples = Tuples.concat(list(self._living(kind.home)), self._join.match.sides[kind.home])
+        tuples = self._all_living(kind.home)
         step = max(1, len(tuples) // SAMPLE)
         sample = tuples.take(np.arange(0, len(tuples), step))
         results = len(rejoined(self._join, kind.home, sample, self.hold)) * step
@@ -338,7 +338,7 @@ class ProducerFeedback:
         """Return notices with all results on demand, and a whole notice to each reader that says so. From now on, all
         results have to be made in time."""
         kind, operands = self._on_demand
-        tuples = Tuples.concat(list(self._living(kind.home)), self._join.match.sides[kind.home])
+        tuples = self._all_living(kind.home)
         signatures, valid = kind.signatures(operands, self._resolver(tuples), len(tuples))
         # Results without a signature match nothing.
         late = rejoined(self._join, kind.home, tuples if valid is None else tuples.take(valid), self.hold)
@@ -455,6 +455,10 @@ class ProducerFeedback:
         """Yield the living tuples of a state, part by part."""
         for part in self._parts(side):
             yield part.living(self.hold)[1]
+
+    def _all_living(self, side: int) -> Tuples:
+        """Return the (n,) living tuples of a state as one batch."""
+        return Tuples.concat(list(self._living(side)), self._join.match.sides[side])
 
     def _signed(self, side: int, tuples: Tuples) -> Iterator[tuple[EdgeKind, U64, Mask]]:
         """Yield the signatures of (n,) tuples of one input by each kind that is kept back there.
