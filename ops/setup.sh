@@ -129,18 +129,21 @@ install_packages() {
 if [[ -n ${BROWSER:-} ]]; then browser; fi
 python=$(find_python)
 stamp=$venv/.setup-stamp
-state=$("$python" -V; cat pyproject.toml ops/constraints.txt ops/setup.sh ops/kafka/pom.xml | cksum)
+state=$("$python" -V; cat pyproject.toml ops/constraints.txt ops/setup.sh ops/kafka/pom.xml ops/registry/pom.xml | cksum)
 if [[ -f $stamp && $(<"$stamp") == "$state" ]]; then exit 0; fi
 
 system_packages
 if [[ $("$venv/bin/python" -V 2>/dev/null) != "$("$python" -V)" ]]; then make_venv "$python"; fi
 install_packages
-say "fetching Kafka's jars"
+say "fetching Kafka and Apicurio Registry"
 "$venv/bin/python" -c '
 from schemas.errors import WeirError
-from services.broker.kafka_jars import find_java, kafka_jars
+from services.broker.java import find_java
+from services.broker.kafka_jars import KAFKA
+from services.broker.registry import APICURIO
 try:
-    kafka_jars(find_java(), lambda _: None)
+    for release in (KAFKA, APICURIO):
+        release.files(find_java(), lambda _: None)
 except WeirError as error:
     raise SystemExit(f"setup: {error}")
 '

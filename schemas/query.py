@@ -25,12 +25,26 @@ class Type(StrEnum):
     TIMESTAMP = "TIMESTAMP"
 
 
+Path = tuple[str | int, ...]
+"""Where a value is in a record: names of fields and keys of maps, and places in arrays, from 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A declared column of a stream."""
+    """A declared column of a stream.
+
+    Attributes:
+        path: where its value is, as FROM says; empty without FROM.
+    """
 
     name: str
     type: Type
+    path: Path = ()
+
+    @property
+    def place(self) -> Path:
+        """Where its value is in a record: without FROM, in the field of the column's name."""
+        return self.path or (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,9 @@ class Stream:
     """A declared stream (`CREATE STREAM`).
 
     Attributes:
+        schema: the file of the schema with which all records are written, as the query names it; relative to the
+            query's file.
+        registry: the URL of the schema registry whose schemas the records name; None for the worker's.
         timestamp: the field that carries event time; None means the Kafka record's own timestamp.
         disorder_ms: how far behind the largest timestamp seen a tuple may arrive without being late.
         rate: declared tuples per second of event time, for plan choice; None when not declared.
@@ -53,6 +70,8 @@ class Stream:
     idle_timeout_ms: int | None = None
     rate: float | None = None
     distinct: tuple[tuple[str, int], ...] = ()
+    schema: str | None = None
+    registry: str | None = None
 
     def field(self, name: str) -> Field | None:
         """The field called `name`, or None."""

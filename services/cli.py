@@ -95,6 +95,11 @@ COMMANDS = {
         "app",
         "A single-node Apache Kafka on loopback, for development. It runs until `weir broker stop`.",
     ),
+    "registry": Entry(
+        "services.commands.registry",
+        "app",
+        "An Apicurio Registry on loopback, for development. It runs until `weir registry stop`.",
+    ),
     "bench": Entry(
         "services.commands.bench",
         "app",

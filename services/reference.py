@@ -4,8 +4,9 @@ combined, from `schemas.refusals`.
     python -m services.reference
 
 rewrites the part of each page between its two marks. `tests/test_readme.py` checks that pages and code agree.
-The Kafka security options are the same for every command that reaches Kafka. The reference shows them once, in a table
-of their own behind the commands, and each of these commands links to it.
+The Kafka security options are the same for every command that reaches Kafka, and those of a schema registry for every
+command that reads topics. The reference shows them once, in tables of their own behind the commands, and each of these
+commands links to them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import typer
 from schemas import refusals
 from schemas.errors import UsageError
 from services.cli import app
-from services.commands.kafka_options import KAFKA
+from services.commands.options.kafka import KAFKA
+from services.commands.options.registry import REGISTRY
 from services.lazy_commands import LazyCommand
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,21 +30,24 @@ PAGE = ROOT / "ops/docs/commands.md"
 COMBINATIONS = ROOT / "ops/docs/combinations.md"
 BEGIN = "<!-- made by `python -m services.reference` -->"
 END = "<!-- end -->"
-SECURITY_LINK = "Also the [Kafka security options](#kafka-security-options)."
+SHARED = (KAFKA, REGISTRY)
+"""Panels of options that are the same wherever they are."""
 
 
 def reference() -> str:
-    """Every command with its arguments and options, and the Kafka security options, as Markdown.
+    """Every command with its arguments and options, and the options that they share, as Markdown.
 
     Raises:
-        UsageError: two commands have different Kafka security options, so one table cannot show them.
+        UsageError: two commands have different options of one panel of `SHARED`, so one table cannot show them.
     """
     commands = list(_commands(typer.main.get_command(app), "weir"))
-    security = {rows for _, command in commands if (rows := tuple(map(_row, _security_options(command))))}
-    if len(security) != 1:
-        raise UsageError(f"commands have {len(security)} different sets of Kafka security options")
     sections = [_section(name, command) for name, command in commands]
-    return "\n\n".join([*sections, "\n".join(["## Kafka security options", *_table(KAFKA, security.pop())])])
+    for panel in SHARED:
+        options = {rows for _, command in commands if (rows := tuple(map(_row, _of_panel(command, panel))))}
+        if len(options) != 1:
+            raise UsageError(f"commands have {len(options)} different sets of {panel} options")
+        sections.append("\n".join([f"## {panel} options", *_table(panel, options.pop())]))
+    return "\n\n".join(sections)
 
 
 def combinations() -> str:
@@ -88,8 +93,8 @@ def _options(command: Any) -> list[Any]:
     return [p for p in command.params if p.param_type_name == "option"]
 
 
-def _security_options(command: Any) -> list[Any]:
-    return [p for p in _options(command) if p.rich_help_panel == KAFKA]
+def _of_panel(command: Any, panel: str | None) -> list[Any]:
+    return [p for p in _options(command) if p.rich_help_panel == panel]
 
 
 def _section(name: str, command: Any) -> str:
@@ -99,10 +104,11 @@ def _section(name: str, command: Any) -> str:
     lines = [f"## `{usage}`", "", _text((command.help or "").split("\n\n")[0])]
     lines += [f"The argument can be given as `{p.envvar}` instead." for p in arguments if p.envvar]
     for panel in dict.fromkeys(p.rich_help_panel for p in options):
-        if panel == KAFKA:
-            lines += ["", SECURITY_LINK]
+        if panel in SHARED:
+            anchor = f"{panel} options".lower().replace(" ", "-")
+            lines += ["", f"Also the [{panel} options](#{anchor})."]
         else:
-            lines += _table(panel, tuple(_row(p) for p in options if p.rich_help_panel == panel))
+            lines += _table(panel, tuple(_row(p) for p in _of_panel(command, panel)))
     return "\n".join(lines)
 
 

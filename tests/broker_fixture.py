@@ -27,6 +27,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 
 from services.broker import broker as local_broker
+from services.broker.background import free_port
 from services.broker.kafka_jars import kafka_version
 from services.broker.settings import HOST, SINGLE_NODE_SETTINGS, SaslUser
 
@@ -88,7 +89,7 @@ class RestartableBroker:
 
     def __init__(self, data_dir: Path, sasl: SaslUser | None = None) -> None:
         self.data_dir = data_dir
-        self.port = local_broker.free_port()
+        self.port = free_port()
         self.bootstrap = f"{HOST}:{self.port}"
         self.sasl = sasl
         self.topics = Topics(self.bootstrap)
@@ -130,7 +131,7 @@ def container_environment(settings: Mapping[str, str]) -> dict[str, str]:
 @contextlib.contextmanager
 def _container() -> Iterator[str]:
     """The official image on a port of this machine that is the same inside and outside."""
-    port = local_broker.free_port()
+    port = free_port()
     host = DockerClient().host()
     settings = {
         **SINGLE_NODE_SETTINGS,

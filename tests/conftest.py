@@ -24,6 +24,7 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from tests.broker_fixture import broker, restartable_broker, topics
+from tests.registry_fixture import registry, restartable_registry
 from tests.time_budget import pytest_configure, pytest_runtest_setup, pytest_terminal_summary
 
 __all__ = [
@@ -31,7 +32,9 @@ __all__ = [
     "pytest_configure",
     "pytest_runtest_setup",
     "pytest_terminal_summary",
+    "registry",
     "restartable_broker",
+    "restartable_registry",
     "topics",
 ]
 

@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
 )
 
 from services.broker import broker as local_broker
+from services.broker.background import free_port
 from services.broker.settings import HOST
 from tests.broker_fixture import Topics
 
@@ -234,7 +235,7 @@ def secure_broker(folder: Path) -> Iterator[SecureBroker]:
     tokens = TokenServer(folder)
     ports: list[int] = []
     for _ in range(4):
-        ports.append(local_broker.free_port(*ports))
+        ports.append(free_port(*ports))
     port, controller, sasl, mutual = ports
     mary = authority.signed(MUTUAL_USER, "extendedKeyUsage=clientAuth", password=SECRETS[MUTUAL_USER])
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"

@@ -20,6 +20,8 @@ import pytest
 
 from schemas.language.functions import FUNCTIONS
 from services.broker import broker as brokers
+from services.broker import registry as registries
+from services.broker.background import free_port
 from services.broker.kafka_jars import kafka_version
 from services.process.metrics import WorkerMetrics
 from services.reference import PAGE, PARTS, ROOT, renewed
@@ -103,11 +105,12 @@ def run_steps(tutorial: list[Step], folder: Path) -> list[str]:
     """Run all blocks in one shell, as a reader would who pastes them; returns what each prints."""
     mark = uuid.uuid4().hex
     script = "".join(f"{step.commands}echo {mark}\n" for step in tutorial)
-    port = str(brokers.free_port())
+    port = str(free_port())
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     environment |= {
         "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
         "WEIR_BROKER_PORT": port,
+        "WEIR_REGISTRY_PORT": str(free_port(int(port))),
         "WEIR_BOOTSTRAP": f"127.0.0.1:{port}",
     }
     if cache := os.environ.get("WEIR_CACHE"):
@@ -125,6 +128,7 @@ def run_steps(tutorial: list[Step], folder: Path) -> list[str]:
         log = folder / "worker.log"
         assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
     finally:
+        registries.stop(folder / ".weir/registry")
         brokers.stop(folder / ".weir/broker")
     printed = done.stdout.split(f"{mark}\n")
     assert printed.pop() == ""
@@ -135,6 +139,15 @@ def run_steps(tutorial: list[Step], folder: Path) -> list[str]:
 def test_the_tutorial_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
     tutorial = tutorial_steps()
     assert len(tutorial) > 5
+    for step, printed in zip(tutorial, run_steps(tutorial, tmp_path), strict=True):
+        if step.shown is not None:
+            assert printed == step.shown, step.commands
+
+
+@pytest.mark.kafka
+def test_the_commands_for_avro_print_what_is_shown(tmp_path: Path) -> None:
+    tutorial = steps(text_of("formats.md"))
+    assert sum(step.shown is not None for step in tutorial) == 1
     for step, printed in zip(tutorial, run_steps(tutorial, tmp_path), strict=True):
         if step.shown is not None:
             assert printed == step.shown, step.commands
@@ -153,7 +166,8 @@ def test_the_commands_over_history_print_what_is_shown(tmp_path: Path) -> None:
 
 def test_every_block_of_commands_is_run() -> None:
     """Blocks that are marked bash are those that the tests above run; and some of them show their output."""
-    running = {README: tutorial_steps(), DOCS / "history.md": steps(text_of("history.md"))}
+    running = {README: tutorial_steps()}
+    running |= {DOCS / name: steps(text_of(name)) for name in ("formats.md", "history.md")}
     for page in LINKED:
         assert len(steps(page.read_text())) == len(running.get(page, [])), page.name
     assert sum(step.shown is not None for step in running[README]) >= 6

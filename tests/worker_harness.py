@@ -27,7 +27,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from schemas.language.program import parse_program
 from schemas.query import Query
-from services.broker.broker import free_port
+from services.broker.background import free_port
 from tests import oracle
 from tests.broker_fixture import Topics
 

@@ -31,6 +31,7 @@ from schemas.errors import StateError
 from schemas.query import Query
 from services.files.sources import SourceFile
 from services.files.tables import Tables
+from services.formats.decoders import Decoders
 from services.process.security import KafkaClients
 
 
@@ -97,7 +98,14 @@ def audit_files(
 
 
 def audit_topics(
-    query: Query, clients: KafkaClients, group: str, tables: Tables, span: ResultRange, spark: Spark, say: Say = quiet
+    query: Query,
+    clients: KafkaClients,
+    group: str,
+    tables: Tables,
+    decoders: Decoders,
+    span: ResultRange,
+    spark: Spark,
+    say: Say = quiet,
 ) -> Audit:
     """Compare the output topic of a query with the answer over its input topics, as far as its tasks have come.
 
@@ -117,7 +125,7 @@ def audit_topics(
             unreadable = read_results(clients, query, sink, found)
         with Stage(folder, query) as stage:
             say("reading the past of the input topics")
-            intake = stage_topics(stage, clients, query, ranges, read_idle_late(clients, query))
+            intake = stage_topics(stage, clients, query, decoders, ranges, read_idle_late(clients, query))
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
         ends, end = cut.ends, cut.end

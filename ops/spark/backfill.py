@@ -27,6 +27,7 @@ from schemas.errors import StateError, UsageError
 from schemas.query import Query
 from schemas.timestamps import format_iso
 from services.files.tables import Tables
+from services.formats.decoders import Decoders
 from services.kafka.topics import Lane
 from services.placement.tasks import Layout
 from services.process.security import KafkaClients
@@ -124,7 +125,14 @@ def backfill_files(
 
 
 def backfill_topics(
-    query: Query, clients: KafkaClients, tables: Tables, out: str, span: ResultRange, spark: Spark, say: Say = quiet
+    query: Query,
+    clients: KafkaClients,
+    tables: Tables,
+    decoders: Decoders,
+    out: str,
+    span: ResultRange,
+    spark: Spark,
+    say: Say = quiet,
 ) -> BackfillReport:
     """Answer over what topics hold now.
 
@@ -138,7 +146,7 @@ def backfill_topics(
     with work_folder(spark.master, spark.folder) as folder:
         with Stage(folder, query) as stage:
             say("reading the past of the input topics")
-            intake = stage_topics(stage, clients, query, ranges, IdleLateTuples({}))
+            intake = stage_topics(stage, clients, query, decoders, ranges, IdleLateTuples({}))
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
         report = BackfillReport(intake)

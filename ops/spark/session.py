@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import BrokerError, StateError, UsageError
-from services.broker.kafka_jars import OLDEST_JAVA, find_java
+from services.broker.java import OLDEST_JAVA, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -39,10 +39,10 @@ from schemas.columns import I64, Mask
 from schemas.errors import BrokerError, StateError
 from schemas.messages.commits import Commit
 from schemas.query import Query
+from services.formats.decoders import Decoders
 from services.kafka.log_consumer import log_consumer
 from services.kafka.topics import Lane, TopicAdmin
 from services.placement.tasks import Layout, lay_out
-from services.process.decoders import decoder_of
 from services.process.fingerprint import fingerprint
 from services.process.security import KafkaClients
 from services.recovery.committed_offsets import read_commits
@@ -183,16 +183,21 @@ def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[in
 
 
 def stage_topics(
-    stage: Stage, clients: KafkaClients, query: Query, ranges: Mapping[Lane, tuple[int, int]], idle: IdleLateTuples
+    stage: Stage,
+    clients: KafkaClients,
+    query: Query,
+    decoders: Decoders,
+    ranges: Mapping[Lane, tuple[int, int]],
+    idle: IdleLateTuples,
 ) -> RecordCounts:
     """Read the records of a query's topics within offset ranges.
 
     Raises:
-        BrokerError: Kafka does not answer any more.
-        UsageError: a stream's format is not one of records.
+        BrokerError: Kafka or a schema registry does not answer.
+        UsageError: it is not known where a stream's schemas are.
         StateError: the staging folder is full.
     """
-    decoders = {stream.name: decoder_of(stream) for stream in query.streams()}
+    own = {stream.name: decoders.of(stream) for stream in query.streams()}
     intake = RecordCounts()
     for (topic, partition), messages in records(clients, ranges):
         values = [message.value() for message in messages]
@@ -201,11 +206,11 @@ def stage_topics(
         for stream in query.streams():
             if stream.topic != topic:
                 continue
-            decoded = decoders[stream.name].decode_values(values, times)
-            own = offsets[decoded.rows]
-            refused = idle.refused(stream.name, partition, own)
-            late = stage.add(stream, partition, decoded.batch, own, refused)
-            intake.tuples += len(own)
+            decoded = own[stream.name].decode_values(values, times)
+            places = offsets[decoded.rows]
+            refused = idle.refused(stream.name, partition, places)
+            late = stage.add(stream, partition, decoded.batch, places, refused)
+            intake.tuples += len(places)
             intake.late += int(np.count_nonzero(late if refused is None else late | refused))
             if decoded.dead:
                 first = decoded.dead[0]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.avro.rules import Path, Wanted, has_path
+from schemas.avro.rules import Wanted, has_path
 from schemas.avro.schema import Avro, is_recursive
 from schemas.codecs.kernels import avro_records as codes
 from schemas.columns import I64
-from schemas.query import Type
+from schemas.query import Path, Type
 
 _DAY_MS = 86_400_000
 _PER_MS = {"micros": 1_000, "nanos": 1_000_000}

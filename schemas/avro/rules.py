@@ -24,10 +24,8 @@ from typing import Any
 
 from schemas.avro.schema import Avro
 from schemas.codecs.decoded import RecordError, Value, check_value, refused, shown
-from schemas.query import Type
-
-Path = tuple[str | int, ...]
-"""Where a value is: names of fields and keys of maps, and places in arrays, from 0."""
+from schemas.paths import path_text
+from schemas.query import Path, Type
 
 _DAY_MS = 86_400_000
 _PER_MS = {"micros": 1_000, "nanos": 1_000_000}
@@ -111,6 +109,52 @@ def has_path(schema: Avro, path: Path) -> bool:
         return any(field.name == step and has_path(field.type, rest) for field in schema.fields)
     inside = (schema.kind == "map" and isinstance(step, str)) or (schema.kind == "array" and isinstance(step, int))
     return inside and has_path(schema.types[0], rest)
+
+
+def misfits(schema: Avro, wanted: Sequence[Wanted]) -> list[str]:
+    """Return which columns no record of a schema can have, and why."""
+    found = []
+    for one in wanted:
+        types = _types_at(schema, one.path)
+        if not types:
+            known = ", ".join(field.name for field in schema.fields) if schema.kind == "record" else str(schema)
+            place = path_text(one.path)
+            at = "" if place == one.name else f" FROM '{place}'"
+            found.append(f"column '{one.name}'{at}, which the schema does not have (it has: {shown(known)})")
+        elif not any(_accepts(type, one.type) for type in types if type.kind != "null") and any(
+            type.kind != "null" for type in types
+        ):
+            kinds = " or ".join(map(str, types))
+            found.append(f"column '{one.name}' {one.type}, which the schema has as {kinds}")
+    return found
+
+
+def _types_at(schema: Avro, path: Path) -> list[Avro]:
+    """The types that a value at a path may have, unions resolved; none if no record has the path."""
+    if schema.kind == "union":
+        return [type for branch in schema.types for type in _types_at(branch, path)]
+    if not path:
+        return [schema]
+    step, rest = path[0], path[1:]
+    if schema.kind == "record":
+        return [type for field in schema.fields if field.name == step for type in _types_at(field.type, rest)]
+    inside = (schema.kind == "map" and isinstance(step, str)) or (schema.kind == "array" and isinstance(step, int))
+    return _types_at(schema.types[0], rest) if inside else []
+
+
+def _accepts(type: Avro, wanted: Type) -> bool:
+    """Whether a column accepts values of a type, as far as the type tells."""
+    match wanted:
+        case Type.BIGINT:
+            return type.kind in ("int", "long")
+        case Type.DOUBLE:
+            return type.kind in ("int", "long", "float", "double") or type.logical == "decimal"
+        case Type.STRING:
+            return type.kind in ("string", "bytes", "enum") or type.logical in ("decimal", "uuid")
+        case Type.BOOLEAN:
+            return type.kind == "boolean"
+        case Type.TIMESTAMP:
+            return type.kind in ("long", "string") or type.logical == "date"
 
 
 def _converted(type: Avro, value: Any, wanted: Wanted) -> Value:

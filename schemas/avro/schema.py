@@ -75,17 +75,28 @@ class AvroField:
     default: Any
 
 
-def parse_avro(text: str | bytes) -> Avro:
+def parse_avro(text: str | bytes, referenced: Sequence[str] = ()) -> Avro:
     """Return the type that a schema describes.
+
+    Args:
+        referenced: schemas whose types the schema names, each after those that it names itself.
 
     Raises:
         DataError: it is no Avro schema; the message says where and why.
     """
+    parser = _Parser()
+    for one in referenced:
+        parser.type(_loaded(one), "", "a schema that is referred to")
+    return parser.type(_loaded(text), "", "the schema")
+
+
+def _loaded(text: str | bytes) -> Any:
+    if text in PRIMITIVES:  # registries write a name alone without quotes
+        return text
     try:
-        schema = orjson.loads(text)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise DataError(f"broken Avro schema: {error}") from None
-    return _Parser().type(schema, "", "the schema")
 
 
 @dataclass

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, shown
+from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, name_in, shown
 from schemas.codecs.kernels.csv_records import decode_csv, scan_records
 from schemas.codecs.slots import SlotLayout, Slots, check_size
 from schemas.errors import DataError
@@ -112,7 +112,10 @@ class CsvDecoder:
             names = [content.decode() for content, _ in split_record(header.rstrip(b"\r\n"))]
         except (RecordError, UnicodeDecodeError) as error:
             raise DataError(f"{file}: the header cannot be read: {error}") from None
-        declared = {field.name: i for i, field in enumerate(stream.fields)}
+        declared: dict[str, int] = {}
+        for i, field in enumerate(stream.fields):
+            if declared.setdefault(name_in(field, "CSV"), i) != i:
+                raise DataError(f"{file}: {stream} declares two columns for one column of CSV, '{field.place[0]}'")
         for name in declared:
             if names.count(name) > 1:
                 times = names.count(name)

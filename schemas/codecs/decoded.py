@@ -2,6 +2,8 @@
 
 The rules, for records in any format:
 
+- A column's value is in the field of its name, or where FROM says. A path through what is no object, or that is
+  absent, is NULL.
 - A missing field, JSON's `null`, and CSV's empty unquoted field are NULL. Of two equal keys the last counts.
 - Fields that the stream does not declare are ignored, whatever their values.
 - BIGINT: an integer in the range of int64, written without fraction or exponent (`1.0` is refused: a program that
@@ -32,7 +34,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from schemas.columns import DTYPES, I64, Batch, Column, Mask
-from schemas.query import Stream, Table, Type
+from schemas.errors import DataError
+from schemas.paths import path_text
+from schemas.query import Field, Stream, Table, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS, parse_iso
 
 Value = int | float | str | bool | None
@@ -142,15 +146,25 @@ def check_event_time(name: str | None, ms: int | None) -> int:
     if ms is None:
         raise RecordError(f"{place} is missing or null, every record needs its event time")
     if not 0 <= ms < MAX_TIMESTAMP_MS:
-        raise RecordError(
-            f"{place} is {ms}, accepted are 0 <= ms < {MAX_TIMESTAMP_MS} (1970-01-01 to 2100-01-01)"
-        )
+        raise RecordError(f"{place} is {ms}, accepted are 0 <= ms < {MAX_TIMESTAMP_MS} (1970-01-01 to 2100-01-01)")
     return ms
 
 
 def in_range(ts: I64) -> Mask:
     """(n,) bool: True where an event time is accepted."""
     return (ts >= 0) & (ts < MAX_TIMESTAMP_MS)
+
+
+def name_in(field: Field, form: str) -> str:
+    """The name of a declared field's column in a file of a form that has no nested values.
+
+    Raises:
+        DataError: FROM gives a path into a value.
+    """
+    name, *inside = field.place
+    if inside:
+        raise DataError(f"column '{field.name}' is FROM '{path_text(field.place)}', but {form} has no nested values")
+    return str(name)
 
 
 def empty_batch(stream: Stream | Table) -> Batch:

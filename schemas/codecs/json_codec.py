@@ -19,18 +19,19 @@ import numpy as np
 import orjson
 
 from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, refused, shown
-from schemas.codecs.json_grammar import members
+from schemas.codecs.json_grammar import elements, members
+from schemas.codecs.json_keys import keys_of
 from schemas.codecs.kernels.json_records import decode_json
 from schemas.codecs.slots import SlotLayout, Slots, check_size, count_lines
 from schemas.columns import I64
-from schemas.query import Stream, Table, Type
+from schemas.query import Path, Stream, Table, Type
 
 
 class JsonRules:
     """Decodes one record's bytes to its values. This class defines the format; the kernel must agree with it."""
 
     def __init__(self, stream: Stream | Table) -> None:
-        self._fields = [(field.name, field.type) for field in stream.fields]
+        self._fields = [(field.name, field.type, field.place) for field in stream.fields]
 
     def values(self, raw: bytes) -> list[Value]:
         """The values of a record in the order of the stream's fields, None for NULL.
@@ -43,11 +44,38 @@ class JsonRules:
         try:
             record = orjson.loads(raw)
         except orjson.JSONDecodeError:
-            texts = {json.loads(key): text for key, text in members(raw)}
-            return [_parsed(name, type, texts.get(name, "null")) for name, type in self._fields]
+            texts: dict[Path, str] = {(json.loads(key),): text for key, text in members(raw)}
+            return [_parsed(name, type, _text_at(texts, place)) for name, type, place in self._fields]
         if not isinstance(record, dict):
             raise RecordError(f"{shown(record)} is not a JSON object")
-        return [check_value(name, type, record.get(name)) for name, type in self._fields]
+        return [check_value(name, type, _value_at(record, place)) for name, type, place in self._fields]
+
+
+def _value_at(value: object, place: Path) -> object:
+    """What is at a place of a value; None where there is nothing."""
+    for step in place:
+        if isinstance(value, dict) and isinstance(step, str):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value
+
+
+def _text_at(texts: dict[Path, str], place: Path) -> str:
+    """What is written at a place of a valid record; null where there is nothing.
+
+    Args:
+        texts: what is written at the places found before, at least at those of the record's own members; grows.
+    """
+    if place not in texts and len(place) > 1:
+        above = _text_at(texts, place[:-1])
+        if above[0] == "{":
+            texts.update({(*place[:-1], json.loads(key)): text for key, text in members(above.encode())})
+        elif above[0] == "[":
+            texts.update({(*place[:-1], number): text for number, text in enumerate(elements(above))})
+    return texts.setdefault(place, "null")
 
 
 def _parsed(name: str, type: Type, text: str) -> Value:
@@ -78,6 +106,7 @@ class JsonDecoder:
         self.stream = stream
         self.rules = JsonRules(stream)
         self._layout = SlotLayout(stream)
+        self._keys = keys_of([field.place for field in stream.fields]).arrays()
 
     def decode_lines(self, block: bytes, record_ts: I64 | None = None) -> Decoded:
         """Decode newline-delimited records; a last line without newline counts.
@@ -122,8 +151,6 @@ class JsonDecoder:
 
     def _scan(self, block: bytes, count: int) -> Slots:
         check_size(block)
-        layout = self._layout
-        data = np.frombuffer(block, np.uint8)
-        slots = Slots(layout, data, count)
-        slots.fill(decode_json, layout.names, layout.name_starts)
+        slots = Slots(self._layout, np.frombuffer(block, np.uint8), count)
+        slots.fill(decode_json, *self._keys)
         return slots

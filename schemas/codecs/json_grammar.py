@@ -59,6 +59,19 @@ def members(raw: bytes) -> list[tuple[str, str]]:
     return found
 
 
+def elements(text: str) -> list[str]:
+    """The elements of an array as they are written, in order; `text` is a valid array."""
+    found: list[str] = []
+    at = _skip_space(text, 1)
+    while text[at] != "]":
+        end = _value_end(text, at)
+        found.append(text[at:end])
+        at = _skip_space(text, end)
+        if text[at] == ",":
+            at = _skip_space(text, at + 1)
+    return found
+
+
 def _skip_space(text: str, at: int) -> int:
     match = _SPACE.match(text, at)
     return at if match is None else match.end()

@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.codecs.decoded import DeadLetter, Decoded, RecordError, check_event_time, in_range, shown
+from schemas.codecs.decoded import DeadLetter, Decoded, RecordError, check_event_time, in_range, name_in, shown
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import DataError
 from schemas.query import TABLE_TS, Field, Stream, Table, Type
@@ -64,21 +64,21 @@ class ParquetDecoder:
         DataError: a declared column is missing, or its type is not accepted; names file and column.
         """
         self.stream = stream
-        self.columns = [field.name for field in stream.fields]
-        for field in stream.fields:
-            found = schema.get_all_field_indices(field.name)
+        self.columns = [name_in(field, "Parquet") for field in stream.fields]
+        for field, name in zip(stream.fields, self.columns, strict=True):
+            found = schema.get_all_field_indices(name)
             if len(found) != 1:
-                near = difflib.get_close_matches(field.name, schema.names, 1)
+                near = difflib.get_close_matches(name, schema.names, 1)
                 hint = f", did you mean '{near[0]}'?" if near else ""
                 held = "does not have" if not found else f"has {len(found)} times"
                 raise DataError(
-                    f"{file}: {stream} declares column '{field.name}', which the file {held}"
+                    f"{file}: {stream} declares column '{name}', which the file {held}"
                     f" (it has: {shown(', '.join(schema.names))}){hint}"
                 )
             type = schema.field(found[0]).type
             if not _accepts(field.type, type):
                 raise DataError(
-                    f"{file}: column '{field.name}' is {type}, {stream} declares it"
+                    f"{file}: column '{name}' is {type}, {stream} declares it"
                     f" {field.type}, which accepts {ACCEPTED_TYPES[field.type]}"
                 )
 
@@ -88,8 +88,8 @@ class ParquetDecoder:
         good = np.ones(count, np.bool_)
         columns: dict[str, Column] = {}
         wrong: list[tuple[str, Mask, str]] = []
-        for field in self.stream.fields:
-            column, bad, reason = _convert(field, batch.column(field.name))
+        for field, source in zip(self.stream.fields, self.columns, strict=True):
+            column, bad, reason = _convert(field, batch.column(source))
             columns[field.name] = column
             if bad.any():
                 wrong.append((field.name, bad, reason))
@@ -108,9 +108,10 @@ class ParquetDecoder:
             return Decoded(tuples, np.arange(count, dtype=np.int64), [], count)
         dead = []
         for row in np.flatnonzero(~good).tolist():
-            record = {field: columns[field].slice(row, row + 1).to_values()[0] for field in self.columns}
+            record = {field: column.slice(row, row + 1).to_values()[0] for field, column in columns.items()}
             broken = [(field, text) for field, mask, text in wrong if mask[row]]
-            record |= {field: _shown(batch.column(field)[row]) for field, _ in broken}
+            sources = dict(zip(columns, self.columns, strict=True))
+            record |= {field: _shown(batch.column(sources[field])[row]) for field, _ in broken}
             reason = broken[0][1] if broken else ""
             if not reason and name is not None:
                 try:

@@ -55,9 +55,6 @@ class SlotLayout:
 
     def __init__(self, stream: Stream | Table) -> None:
         self.stream = stream
-        encoded = [field.name.encode() for field in stream.fields]
-        self.names = np.frombuffer(b"".join(encoded), np.uint8)
-        self.name_starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         self.types = np.array([_CODES[field.type] for field in stream.fields], np.uint8)
         self.doubles = int(np.count_nonzero(self.types == DOUBLE))
         self.ts_field = -1

@@ -16,9 +16,10 @@ from schemas.durations import parse_duration
 from schemas.errors import QueryError, UsageError
 from schemas.language.expressions import EVENT_TIME
 from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, numeral, shortened, tree, unquoted
+from schemas.paths import parse_path
 from schemas.query import Field, Stream, Table, Type
 
-FORMATS = ("json",)
+FORMATS = ("json", "avro")
 TABLE_FORMATS = ("json", "csv", "parquet")
 
 _TABLE_OPTIONS = {
@@ -28,6 +29,8 @@ _TABLE_OPTIONS = {
 _OPTIONS = {
     "topic": "topic = 'sensors.temperature'",
     "format": "format = 'json'",
+    "schema": "schema = 'temperature.avsc'",
+    "registry": "registry = 'http://127.0.0.1:8081'",
     "timestamp": "timestamp = 'at'",
     "disorder": "disorder = '2 SECONDS'",
     "idle_timeout": "idle_timeout = '30 SECONDS'",
@@ -50,6 +53,7 @@ _OTHER_TYPE_NAMES = {
     "DATE": Type.TIMESTAMP,
     "DATETIME": Type.TIMESTAMP,
 }
+_URL = re.compile(r"https?://[^\s/@]+(/\S*)?")
 # Kafka's rule for topic names, less the room that `<query>.late` needs within 249 characters.
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,240}")
 
@@ -58,11 +62,15 @@ def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
     """The stream that CREATE STREAM declares."""
     name, fields, options = _declared(node, _OPTIONS, text)
     times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP]
+    format = options.format(FORMATS) or FORMATS[0]
+    schema, registry = options.schema(format)
     return Stream(
         name,
         tuple(fields.values()),
         topic=options.topic() or name,
-        format=options.format(FORMATS) or FORMATS[0],
+        format=format,
+        schema=schema,
+        registry=registry,
         timestamp=options.timestamp() or (times[0] if len(times) == 1 else None),
         disorder_ms=options.duration("disorder") or 0,
         idle_timeout_ms=options.duration("idle_timeout", positive=True),
@@ -99,17 +107,20 @@ def _declared(
 
 
 def _bind_field(node: Tree[Token], text: QueryText) -> Field:
-    name_token, type_token = node.children
+    name_token, type_token, path_token = node.children
     name, written = identifier(name_token), str(type_token).upper()
     if name == EVENT_TIME:
-        raise text.error(
-            f"{EVENT_TIME!r} is every stream's event time; call this column otherwise", name_token
-        )
+        raise text.error(f"{EVENT_TIME!r} is every stream's event time; call this column otherwise", name_token)
     if written not in Type.__members__:
         other = _OTHER_TYPE_NAMES.get(written)
         hint = f"; did you mean {other}?" if other else did_you_mean(written, Type.__members__)
         raise text.error(f"unknown type {str(type_token)!r}; accepted: {', '.join(Type)}{hint}", type_token)
-    return Field(name, Type[written])
+    if path_token is None:
+        return Field(name, Type[written])
+    try:
+        return Field(name, Type[written], parse_path(unquoted(str(path_token))))
+    except UsageError as error:
+        raise text.error(str(error), path_token) from None
 
 
 class _Options:
@@ -159,19 +170,33 @@ class _Options:
 
     def _no_column(self, key: str, name: str) -> QueryError:
         known = did_you_mean(name, self._fields) or f"; declared: {shortened(', '.join(self._fields))}"
-        return self._text.error(
-            f"option {key!r} names no declared column: {name!r}{known}", self._values[key]
-        )
+        return self._text.error(f"option {key!r} names no declared column: {name!r}{known}", self._values[key])
 
     def topic(self) -> str | None:
         topic = self._string("topic")
         return None if topic is None else checked_topic(topic, self._values["topic"], self._text)
 
     def path(self) -> str | None:
-        path = self._string("path")
+        return self._file("path")
+
+    def _file(self, key: str) -> str | None:
+        path = self._string(key)
         if path is not None and (not path.strip() or "\0" in path):
-            raise self._refused("path", "names a file")
+            raise self._refused(key, "names a file")
         return path
+
+    def schema(self, format: str) -> tuple[str | None, str | None]:
+        """Where the schemas of a stream's records are: a file, or a registry's URL; neither where the worker's registry
+        has them, or the format has none."""
+        file, registry = self._file("schema"), self._string("registry")
+        if registry is not None and not _URL.fullmatch(registry):
+            raise self._refused("registry", "is the URL of a schema registry")
+        for key, given in (("schema", file), ("registry", registry)):
+            if given is not None and format != "avro":
+                raise self._refused(key, f"is for format = 'avro'; this stream's format is {format!r}")
+        if file is not None and registry is not None:
+            raise self._refused("registry", "excludes 'schema': records name a registry's schemas, or have all one")
+        return file, registry
 
     def format(self, formats: Sequence[str]) -> str | None:
         name = self._string("format")
@@ -188,8 +213,7 @@ class _Options:
             raise self._no_column("timestamp", name)
         if field.type not in (Type.BIGINT, Type.TIMESTAMP):
             raise self._text.error(
-                f"option 'timestamp' takes a BIGINT (milliseconds) or TIMESTAMP column; {name!r} is "
-                f"{field.type}",
+                f"option 'timestamp' takes a BIGINT (milliseconds) or TIMESTAMP column; {name!r} is {field.type}",
                 self._values["timestamp"],
             )
         return name
@@ -237,8 +261,7 @@ class _Options:
 def checked_topic(topic: str, node: Node, text: QueryText) -> str:
     if _TOPIC.fullmatch(topic) is None:
         raise text.error(
-            f"a topic's name has 1 to 240 of the characters a-z, A-Z, 0-9, '.', '_', '-'; got "
-            f"{shortened(topic)!r}",
+            f"a topic's name has 1 to 240 of the characters a-z, A-Z, 0-9, '.', '_', '-'; got {shortened(topic)!r}",
             node,
         )
     return topic

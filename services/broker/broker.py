@@ -8,30 +8,17 @@ started it: it has its own session, and everything known of it is in its data fo
     broker.log          the broker's log, rolled; jvm.log holds what the JVM itself prints
     log/                Kafka's data, kept over restarts
 
-A process counts as this broker only if its command line carries the data folder, so that a process id left
-behind by a crash and taken over by another program is not mistaken for it.
-
-Rejected: a free port chosen by the kernel. Ours is below the range that the kernel gives to outgoing
-connections: a client that keeps dialling a stopped broker inside that range can connect to itself and hold
-the port against the broker's return.
-
 Limits: no replication, no encryption; POSIX only.
 """
 
 import base64
-import contextlib
-import fcntl
 import json
-import os
-import random
 import re
 import signal
-import socket
 import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,16 +26,16 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from schemas.errors import BrokerError, UsageError
-from services.broker.kafka_jars import LOG_SETTINGS, find_java, kafka_jars, kafka_version
+from services.broker import background
+from services.broker.background import free_port
+from services.broker.java import find_java
+from services.broker.kafka_jars import KAFKA, LOG_SETTINGS, kafka_version
 from services.broker.settings import HOST, SaslUser, check_sasl, server_properties
 
 DEFAULT_PORT = 9092
-PORTS = range(20000, 32000)
-"""Where free ports are chosen from."""
 DEFAULT_HEAP = "512m"
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 20.0
-_POLL_S = 0.05
 # Retries every 20-100 ms instead of librdkafka's 0.1-10 s, so that readiness is seen when it comes.
 _PROBE_SETTINGS = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
 
@@ -107,7 +94,7 @@ def start(
         raise UsageError(f"the data folder must have no ',' in its path, got {data_dir}")
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        with _locked(data_dir):
+        with background.locked(data_dir):
             running = status(data_dir)
             if running is not None:
                 _await_answer(running, deadline_s)
@@ -150,7 +137,7 @@ def status(data_dir: Path) -> Broker | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return broker if _alive(broker.pid, data_dir) else None
+    return broker if background.is_alive(broker.pid, _mark(data_dir)) else None
 
 
 def answers(bootstrap: str, timeout_s: float = 2.0) -> bool:
@@ -160,20 +147,6 @@ def answers(bootstrap: str, timeout_s: float = 2.0) -> bool:
         return bool(admin.list_topics(timeout=timeout_s).brokers)
     except KafkaException:
         return False
-
-
-def free_port(*taken: int) -> int:
-    """A loopback port that no server listens on, from below the kernel's range for outgoing connections.
-
-    Args:
-        taken: ports that are about to be listened on, and so are none.
-    """
-    choice = random.SystemRandom()
-    free = [port for port in PORTS if port not in taken]
-    for port in choice.sample(free, min(len(free), 200)):
-        if _port_error(port) is None:
-            return port
-    raise BrokerError(f"no free port found in {PORTS.start}..{PORTS.stop - 1} on the loopback interface")
 
 
 def _start(
@@ -186,16 +159,13 @@ def _start(
     progress: Callable[[str], None],
 ) -> Broker:
     java = find_java()
-    jars = kafka_jars(java, progress)
+    jars = KAFKA.files(java, progress)
     port = port or free_port()
-    if error := _port_error(port):
-        raise BrokerError(
-            f"port {port} on {HOST} cannot be used: {error}; give another with --port, or 0 for a free one"
-        )
+    background.check_port(port)
     controller_port = free_port(port)
     sasl_port = free_port(port, controller_port) if sasl else None
     properties = data_dir / "server.properties"
-    _write_private(properties, server_properties(data_dir, port, controller_port, sasl_port, sasl, settings))
+    background.write_private(properties, server_properties(data_dir, port, controller_port, sasl_port, sasl, settings))
     if not (data_dir / "log" / "meta.properties").exists():
         progress("formatting the data folder")
         _format(_command(java, jars, heap, data_dir, "kafka.tools.StorageTool"), data_dir, properties)
@@ -203,17 +173,7 @@ def _start(
     log_file, jvm_log = data_dir / "broker.log", data_dir / "jvm.log"
     log_start = log_file.stat().st_size if log_file.exists() else 0
     command = [*_command(java, jars, heap, data_dir, "kafka.Kafka"), str(properties)]
-    with jvm_log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=data_dir,
-            env={**os.environ, "MALLOC_ARENA_MAX": "2"},
-            start_new_session=True,
-        )
-    _children[process.pid] = process
+    process = background.start(command, data_dir, jvm_log, {"MALLOC_ARENA_MAX": "2"})
     broker = Broker(
         bootstrap=f"{HOST}:{port}",
         pid=process.pid,
@@ -225,7 +185,7 @@ def _start(
     )
     known = {"pid": broker.pid, "port": port, "sasl_port": sasl_port, "version": broker.version}
     try:
-        _write_private(data_dir / "broker.json", json.dumps(known) + "\n")
+        background.write_private(data_dir / "broker.json", json.dumps(known) + "\n")
         _await_answer(broker, deadline_s, log_start)
     except BaseException:
         process.kill()
@@ -264,123 +224,34 @@ def _command(java: Path, jars: Path, heap: str, data_dir: Path, main: str) -> li
     ]
 
 
-# Brokers that this process started: asking them reaps them, so that an ended one does not stay as a zombie.
-_children: dict[int, subprocess.Popen[bytes]] = {}
-
-
 def _await_answer(broker: Broker, deadline_s: float, log_start: int = 0) -> None:
     """Return when the broker answers; raise with its last log lines if it ends or the deadline passes."""
     deadline = time.monotonic() + deadline_s
-    while not _listens(broker.port) or not answers(broker.bootstrap):
-        if not _alive(broker.pid, broker.data_dir):
-            raise BrokerError(f"the broker ended while starting; {_last_words(broker, log_start)}")
+    logs = {broker.log_file: log_start, broker.data_dir / "jvm.log": 0}
+    while not background.listens(broker.port) or not answers(broker.bootstrap):
+        if not background.is_alive(broker.pid, _mark(broker.data_dir)):
+            raise BrokerError(f"the broker ended while starting; {background.last_words(logs)}")
         if time.monotonic() > deadline:
-            raise BrokerError(f"no answer within {deadline_s:g} s; {_last_words(broker, log_start)}")
-        time.sleep(_POLL_S)
-
-
-def _last_words(broker: Broker, log_start: int) -> str:
-    """The log lines that show why a broker ended, and the path of the whole log."""
-    lines: list[str] = []
-    for path, begin in ((broker.log_file, log_start), (broker.data_dir / "jvm.log", 0)):
-        if path.exists():
-            with path.open("rb") as log:
-                log.seek(begin if begin <= path.stat().st_size else 0)
-                lines += log.read().decode(errors="replace").splitlines()
-    return "\n  ".join([f"log: {broker.log_file}", *_telling(lines)])
-
-
-def _telling(lines: list[str]) -> list[str]:
-    """The last few lines of a Java program's output that name errors; its last lines if none does."""
-    return ([line for line in lines if re.search(r"ERROR|FATAL|Exception|Error:", line)] or lines)[-5:]
+            raise BrokerError(f"no answer within {deadline_s:g} s; {background.last_words(logs)}")
+        time.sleep(background.POLL_S)
 
 
 def _end(data_dir: Path, how: signal.Signals, deadline_s: float) -> bool:
     data_dir = data_dir.expanduser().resolve()
     if not data_dir.is_dir():
         return False
-    with _locked(data_dir):
+    with background.locked(data_dir):
         broker = status(data_dir)
         if broker is not None:
-            _signal(broker.pid, how)
-            if not _await_end(broker, deadline_s):
-                _signal(broker.pid, signal.SIGKILL)
-                if not _await_end(broker, deadline_s):
-                    raise BrokerError(f"the broker, process {broker.pid}, does not end")
+            background.end(broker.pid, _mark(data_dir), how, deadline_s)
         if how is not signal.SIGKILL:
             (data_dir / "broker.json").unlink(missing_ok=True)
     return broker is not None
 
 
-def _await_end(broker: Broker, deadline_s: float) -> bool:
-    deadline = time.monotonic() + deadline_s
-    while _alive(broker.pid, broker.data_dir):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
-
-
-def _signal(pid: int, how: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, how)
-
-
 def _mark(data_dir: Path) -> str:
     """The argument that marks a command line as that of the broker of `data_dir`."""
     return f"-Dweir.broker.data={data_dir}"
-
-
-def _alive(pid: int, data_dir: Path) -> bool:
-    """Whether process `pid` is the broker of `data_dir`. A zombie process is not."""
-    if (child := _children.get(pid)) is not None:
-        if child.poll() is None:
-            return True  # the command line is no evidence: it is empty for an instant while the process starts
-        del _children[pid]
-    if sys.platform == "linux":
-        try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return os.fsencode(_mark(data_dir)) in arguments
-    shown = subprocess.run(["ps", "-ww", "-p", str(pid), "-o", "command="], capture_output=True, check=False)
-    return os.fsencode(_mark(data_dir)) in shown.stdout
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection((HOST, port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True
-
-
-def _port_error(port: int) -> OSError | None:
-    """Why no server could listen on `port`; None if one could."""
-    with socket.socket() as probe:
-        # As the JVM does: connections of a broker that has just ended do not hold its port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            return error
-    return None
-
-
-@contextlib.contextmanager
-def _locked(data_dir: Path) -> Iterator[None]:
-    """One start or stop at a time per data folder; a second one waits for the first."""
-    with (data_dir / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace a file in one step; only its owner can read it, since it may hold a password."""
-    fresh = path.with_suffix(".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-        out.write(text)
-    fresh.replace(path)
 
 
 def _format(tool: list[str], data_dir: Path, properties: Path) -> None:
@@ -391,5 +262,5 @@ def _format(tool: list[str], data_dir: Path, properties: Path) -> None:
     command = [*tool, "format", "--cluster-id", cluster_id, "--config", str(properties)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=data_dir, check=False)
     if done.returncode != 0:
-        lines = _telling((done.stderr + done.stdout).strip().splitlines())
+        lines = background.telling((done.stderr + done.stdout).strip().splitlines())
         raise BrokerError(f"cannot format {data_dir / 'log'}: " + "\n  ".join(lines))

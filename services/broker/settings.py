@@ -64,7 +64,6 @@ class SaslUser:
         return f"SaslUser(user={self.user!r})"
 
 
-
 def check_sasl(sasl: SaslUser) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", sasl.user):
         raise UsageError(f"a SASL user has letters, digits, '_', '.' and '-', got {sasl.user!r}")
@@ -89,8 +88,7 @@ def server_properties(
         protocols["SASL"] = "SASL_PLAINTEXT"
         values["sasl.enabled.mechanisms"] = "PLAIN"
         values["listener.name.sasl.plain.sasl.jaas.config"] = (
-            "org.apache.kafka.common.security.plain.PlainLoginModule required "
-            f'user_{sasl.user}="{sasl.password}";'
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{sasl.user}="{sasl.password}";'
         )
     values["listeners"] = ",".join(f"{name}://{HOST}:{number}" for name, number in listeners.items())
     values["listener.security.protocol.map"] = ",".join(f"{name}:{kind}" for name, kind in protocols.items())

@@ -13,7 +13,7 @@ import typer
 
 from schemas.errors import UsageError
 from services.commands.history import progress
-from services.commands.kafka_options import with_kafka
+from services.commands.options.kafka import with_kafka
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
 

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from services.commands.kafka_options import with_kafka
-from services.commands.page_port import UiPort, page_at
-from services.commands.query_options import (
+from services.commands.options.kafka import with_kafka
+from services.commands.options.query import (
     Group,
     LogForm,
     LogFormat,
@@ -20,6 +19,7 @@ from services.commands.query_options import (
     WaitForTopics,
     group_of,
 )
+from services.commands.page_port import UiPort, page_at
 from services.commands.stopping import stop_event
 from services.process.logs import set_up_logs
 from services.process.security import KafkaClients

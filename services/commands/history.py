@@ -16,9 +16,11 @@ from schemas.errors import UsageError
 from schemas.query import Query
 from schemas.timestamps import format_iso, format_progress, parse_iso
 from services.commands.counts import counted
-from services.commands.kafka_options import with_kafka
-from services.commands.query_options import Group, QueryArgument, QueryName, TableFiles, group_of
+from services.commands.options.kafka import with_kafka
+from services.commands.options.query import Group, QueryArgument, QueryName, TableFiles, group_of
+from services.commands.options.registry import with_registry
 from services.files.query_files import table_paths
+from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 WRONG = 1
 _SHOWN = 5
+
+REGISTRY_S = 60.0
+"""How long a schema registry may take to answer."""
 
 Archives = Annotated[
     list[str] | None,
@@ -75,6 +80,7 @@ WorkDir = Annotated[
 
 
 @with_kafka
+@with_registry
 def backfill(
     query: QueryArgument,
     source: Archives = None,
@@ -94,6 +100,7 @@ def backfill(
     name: QueryName = None,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Answer a query over history with Spark: over archives, or over what its topics hold.
 
@@ -106,13 +113,15 @@ def backfill(
     # Imported here: Arrow and polars take most of a second, which a wrong argument need not wait for.
     from ops.spark.backfill import backfill_files, backfill_topics
     from services.files.tables import read_tables
+    from services.formats.decoders import make_decoders
 
     tables = read_tables(bound, rows)
     with progress() as say:
         if pieces:
             report = backfill_files(bound, pieces, tables, out, span, spark, say)
         else:
-            report = backfill_topics(bound, clients, tables, out, span, spark, say)
+            decoders = make_decoders(bound, query, access, REGISTRY_S)
+            report = backfill_topics(bound, clients, tables, decoders, out, span, spark, say)
     until = "" if report.until is None else f", final before {format_progress(report.until)}"
     _say(f"{_taken(report.intake)}; {report.results:,} results{until}")
     for note in (*_buried(report.intake), *report.notes):
@@ -120,6 +129,7 @@ def backfill(
 
 
 @with_kafka
+@with_registry
 def audit(
     query: QueryArgument,
     source: Archives = None,
@@ -140,6 +150,7 @@ def audit(
     group: Group = None,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Compare what a query wrote with the exact answer, and report missing, extra and doubled results.
 
@@ -154,13 +165,15 @@ def audit(
 
     from ops.spark.audit import audit_files, audit_topics
     from services.files.tables import read_tables
+    from services.formats.decoders import make_decoders
 
     tables = read_tables(bound, rows)
     with progress() as say:
         if results is not None:
             found = audit_files(bound, pieces, results, tables, span, spark, say)
         else:
-            found = audit_topics(bound, clients, group_of(bound, group), tables, span, spark, say)
+            decoders = make_decoders(bound, query, access, REGISTRY_S)
+            found = audit_topics(bound, clients, group_of(bound, group), tables, decoders, span, spark, say)
     for line in _verdict(found):
         typer.echo(line)
     for note in _buried(found.intake):

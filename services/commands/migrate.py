@@ -14,8 +14,8 @@ from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from schemas.messages.control import Done
 from schemas.timestamps import format_progress, parse_iso
-from services.commands.kafka_options import with_kafka
-from services.commands.query_options import Group, Prefer, Preference, QueryArgument, QueryName, group_of
+from services.commands.options.kafka import with_kafka
+from services.commands.options.query import Group, Prefer, Preference, QueryArgument, QueryName, group_of
 from services.control.plan_requests import MigrationProgress, PlanRequest
 from services.process.security import KafkaClients
 from services.process.settings import EXECUTOR

@@ -10,8 +10,8 @@ import typer
 from schemas.errors import UsageError
 from schemas.messages.control import MemberRecord, RegisteredQuery
 from schemas.timestamps import format_progress
-from services.commands.kafka_options import with_kafka
-from services.commands.query_options import Group, QueryName, Replication
+from services.commands.options.kafka import with_kafka
+from services.commands.options.query import Group, QueryName, Replication
 from services.files.query_files import pick_query, read_queries, read_query
 from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients

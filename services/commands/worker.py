@@ -11,9 +11,8 @@ import typer
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from schemas.sizes import unit_hint
-from services.commands.kafka_options import with_kafka
-from services.commands.page_port import UiPort, page_at
-from services.commands.query_options import (
+from services.commands.options.kafka import with_kafka
+from services.commands.options.query import (
     Adapt,
     Group,
     LogForm,
@@ -36,7 +35,10 @@ from services.commands.query_options import (
     adapt_mode,
     group_of,
 )
+from services.commands.options.registry import with_registry
+from services.commands.page_port import UiPort, page_at
 from services.files.query_files import table_paths
+from services.formats.registry_access import RegistryAccess
 from services.kafka.topics import TopicAdmin
 from services.process import memory as memory_use
 from services.process.logs import get_log, set_up_logs
@@ -51,6 +53,7 @@ TUNING = "Tuning"
 
 
 @with_kafka
+@with_registry
 def worker(
     query: QueryArgument,
     name: QueryName = None,
@@ -238,6 +241,7 @@ def worker(
     ] = "1m",
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Run a query on Kafka until stopped: read its streams' topics, write results to its INSERT INTO topic. QUERY may
     also be a registered group: then all its queries run. `weir query register --group` and `drop` add and remove
@@ -289,6 +293,7 @@ def worker(
         from operators.autopilot.autopilot import Limits
         from operators.migration.advise import Goal
         from services.files.tables import read_tables
+        from services.formats.decoders import make_decoders
         from services.spill.budget import budget_of
         from services.worker.worker import Worker
 
@@ -296,7 +301,9 @@ def worker(
         settings = replace(settings, budget=budget_of(memory, spill, spill_dir), limits=Limits(goal))
         if hint := unit_hint(memory):
             get_log("worker").warning(f"--memory {hint}")
-        running = Worker(bound, settings, accept_loss, read_tables(bound, rows), pages, group=entry is not None)
+        decoders = make_decoders(bound, query, access)
+        tables = read_tables(bound, rows)
+        running = Worker(bound, settings, accept_loss, tables, pages, group=entry is not None, decoders=decoders)
         with page_at(http_bind, ui_port, clients, bound, settings.group, of_group=entry is not None):
             running.run()
 

@@ -2,7 +2,8 @@
 
 It depends on streams, windows, predicates, partitioning, the order of sources, the aggregation and the subtracted
 queries. It does not depend on the SELECT list of a join, the sink and the layout of the text. Of tables only the
-columns count, not where the rows are stored; `services.files.tables` identifies their contents.
+columns count, not where the rows are stored; `services.files.tables` identifies their contents. Nor does it count where
+the schemas of records are: they are what the records were written with, wherever they are found.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import fields, is_dataclass
 
-from schemas.query import ColumnRef, Query
+from schemas.query import ColumnRef, Field, Query
 
 CLASS_NAMES = {ColumnRef: "Column"}
 """Names that classes had when the first fingerprints were committed."""
@@ -19,7 +20,7 @@ CLASS_NAMES = {ColumnRef: "Column"}
 def fingerprint(query: Query) -> str:
     """16 hex digits over the bound query."""
     declared = [
-        (s.name, s.topic, s.format, s.timestamp, s.disorder_ms, [(f.name, str(f.type)) for f in s.fields])
+        (s.name, s.topic, s.format, s.timestamp, s.disorder_ms, [_column(f) for f in s.fields])
         for s in query.streams()
     ]
     sources = [(s.alias, s.stream.name, s.window.kind, s.window.size) for s in query.sources]
@@ -27,8 +28,12 @@ def fingerprint(query: Query) -> str:
     if query.aggregation is not None or query.subtracted:
         identity += _text((query.aggregation, query.subtracted))
     if query.tables():
-        identity += repr([(t.name, [(f.name, str(f.type)) for f in t.fields]) for t in query.tables()])
+        identity += repr([(t.name, [_column(f) for f in t.fields]) for t in query.tables()])
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def _column(field: Field) -> tuple[object, ...]:
+    return (field.name, str(field.type), field.path) if field.path else (field.name, str(field.type))
 
 
 def _text(value: object) -> str:

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from services.broker.kafka_jars import cache_dir
+from services.broker.maven import cache_dir
 
 VARIABLE: Final = "NUMBA_CACHE_DIR"
 _PACKAGES: Final = ("operators/kernels", "schemas/codecs/kernels")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 import operators.kernels
@@ -48,6 +49,9 @@ from operators.plan.plan import parse_plan
 from operators.state.checkpoint import blocks_by_time
 from operators.state.side_state import SideState
 from operators.state.store import SourceStore
+from schemas.avro.decoder import AvroDecoder
+from schemas.avro.rules import Wanted
+from schemas.avro.schema import parse_avro
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.codecs.csv_codec import CsvDecoder
 from schemas.codecs.encode import encode_results, encode_tuples
@@ -347,6 +351,7 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     decoder.decode_values([*lines, None, b"{\n}"])
     batch = decoder.decode_lines(b"\n".join(lines)).batch
     decoder.decode_lines(encode_tuples(batch.slice(0, ROWS // 4)).data)
+    _through_avro(stream)
     names = [field.name for field in stream.fields]
     csv = CsvDecoder(stream, ",".join(names).encode(), "warm-up.csv")
     csv.decode_lines(
@@ -356,6 +361,17 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     table = pa.table({name: column.to_arrow() for name, column in batch.columns.items()})
     ParquetDecoder(stream, table.schema, "warm-up.parquet").decode(table.to_batches()[0])
     return batch
+
+
+def _through_avro(stream: Stream) -> None:
+    """Decode one record in Avro, with and without a registry's frame."""
+    kinds = {Type.BIGINT: "long", Type.DOUBLE: "double", Type.STRING: "string", Type.BOOLEAN: "boolean"}
+    fields = [{"name": field.name, "type": kinds.get(field.type, "long")} for field in stream.fields]
+    schema = parse_avro(orjson.dumps({"type": "record", "name": "warm_up", "fields": fields}))
+    wanted = [Wanted(field.name, field.place, field.type) for field in stream.fields]
+    raw = b"".join(bytes(8 if field.type is Type.DOUBLE else 1) for field in stream.fields)
+    AvroDecoder(stream, wanted, schema).decode_values([raw])
+    AvroDecoder(stream, wanted, lambda _: schema).decode_values([bytes(5) + raw])
 
 
 def _run(program: Program, batches: dict[str, Batch], number: int, executor: str = "xjoin") -> None:

@@ -18,7 +18,6 @@ from schemas.messages.control import RegisteredGroup, RegisteredQuery
 from schemas.query import ColumnRef, Query, Stream
 from services.files.query_files import listed, pick_query
 from services.kafka.topics import TopicAdmin
-from services.process.decoders import decoder_of
 from services.process.security import KafkaClients
 from services.registry.group_registry import GroupEntry, find_group, partition_columns
 from services.registry.query_registry import write
@@ -89,7 +88,6 @@ def check_group_queries(name: str, streams: Sequence[Stream], queries: Iterable[
             raise UsageError("a query of a group needs to know where results go: begin it with INSERT INTO 'topic'")
         check_output_names(query)
         for stream in query.streams():
-            decoder_of(stream)
             if known.get(stream.name) != stream:
                 how = "declares otherwise than" if stream.name in known else "reads, and that is not read by"
                 raise UsageError(

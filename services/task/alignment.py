@@ -52,7 +52,7 @@ class Alignment:
         self._over_limit = engine.pending_tuples > self.most_pending * (0.5 if self._over_limit else 1.0)
         ahead: set[Lane] = set()
         for key, lane in context.lanes.items():
-            if context.is_closed(lane) or context.waits_for_predecessor(lane):
+            if context.is_closed(lane) or context.waits_for_predecessor(lane) or lane.waits_for:
                 ahead.add(key)
                 continue
             if context.feedback is not None and context.feedback.waits_for(key[0]):

@@ -47,6 +47,7 @@ class BlockLane:
         self.replay_end = start.replay_end
         self.retained: deque[RecordBatch] = deque()
         self.idle = False
+        self.waits_for = ""
         self.needed = 0
         self._start = start
         self._floor = floor

@@ -13,6 +13,7 @@ from operators.distributed.feedback.feedback import DistributedFeedback
 from services.control.predecessor import Predecessor
 from services.delivery.epoch_output import RejectedRecords
 from services.delivery.sink import Sink
+from services.formats.schema_registry import SchemaUnavailable
 from services.kafka.topics import Lane
 from services.process.logs import Log
 from services.process.metrics import TaskMetrics
@@ -117,7 +118,13 @@ class TaskContext:
                     self._foresee(lane)
                     return
             began = time.monotonic()
-            taken = lane.take(self.engine, batch, rejected)
+            try:
+                taken = lane.take(self.engine, batch, rejected)
+            except SchemaUnavailable as error:
+                lane.retained.appendleft(batch)
+                lane.waits_for = str(error)
+                return
+            lane.waits_for = ""
             self.trace.decoded(began, taken)
             self.metrics.input_tuples.inc(taken)
 
@@ -128,8 +135,12 @@ class TaskContext:
         for batch in lane.retained:
             seen = self._foreseen.get(lane.key, 0)
             if batch.next_offset > seen:
+                try:
+                    found = list(lane.decode(batch.since(seen)))
+                except SchemaUnavailable:
+                    return
                 self._foreseen[lane.key] = batch.next_offset
-                for stream, tuples in lane.decode(batch.since(seen)):
+                for stream, tuples in found:
                     self.feedback.foresee(stream, tuples)
 
     def waits_for_predecessor(self, lane: InputLane | BlockLane) -> bool:
@@ -150,12 +161,12 @@ def _make_lane(
     spec: TaskSpec, key: Lane, start: LaneStart, floor: int, log: Log, feedback: DistributedFeedback | None
 ) -> InputLane | BlockLane:
     if spec.part is None:
-        return InputLane(key, spec.query, start, floor)
+        return InputLane(key, spec.query, start, floor, decoders=spec.decoders)
     first, *others = spec.part.inputs(key[0])
     if first.edge is not None:
         return BlockLane(key, first, start, floor, log, feedback)
     positions = {given.stream.name: given.position for given in (first, *others)}
-    return InputLane(key, spec.query, start, floor, positions, dict(spec.part.operator.kept))
+    return InputLane(key, spec.query, start, floor, positions, dict(spec.part.operator.kept), spec.decoders)
 
 
 def partitions_of(lanes: Mapping[Lane, InputLane | BlockLane]) -> dict[str, list[int]]:

@@ -93,12 +93,10 @@ class EpochLoop:
                 self._look(time.monotonic())
             if isinstance(item, Arrival):
                 self._take(item)
-            if context.predecessor is not None:
-                for lane in context.lanes.values():
-                    context.take(lane)
-                if context.predecessor.over and not self._takes_over:
-                    self._takes_over = True
-                    timer.request()
+            self._take_retained()
+            if context.predecessor is not None and context.predecessor.over and not self._takes_over:
+                self._takes_over = True
+                timer.request()
             if context.changes.is_awaited(self._possible_cut()):
                 timer.request()
             self._alignment.pause_lanes_ahead()
@@ -106,6 +104,15 @@ class EpochLoop:
                 timer.request()
             if seconds_left <= 0:
                 return
+
+    def _take_retained(self) -> None:
+        """Feed what has waited for the former plan's tasks, or for a schema."""
+        context = self._context
+        for lane in context.lanes.values():
+            if context.predecessor is not None or lane.waits_for:
+                context.take(lane)
+        waiting = next((lane.waits_for for lane in context.lanes.values() if lane.waits_for), "")
+        context.step = waiting or "reading"
 
     def _possible_cut(self) -> int:
         """How far an epoch could advance now, as far as its input and answers of the tasks below are concerned."""
@@ -121,11 +128,11 @@ class EpochLoop:
         context = self._context
         lane = context.lanes[item.lane]
         if item.batch is None:
-            if lane.may_idle and not context.is_closed(lane):
+            if lane.may_idle and not context.is_closed(lane) and not lane.waits_for:
                 lane.set_idle(context.engine, True)
             return
         lane.retained.append(item.batch)
-        if not context.is_closed(lane):
+        if not context.is_closed(lane) and not lane.waits_for:
             context.take(lane)
             self._last_input = time.monotonic()
 

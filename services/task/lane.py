@@ -23,9 +23,9 @@ from schemas.errors import InvariantError
 from schemas.messages.commits import MAX_FLOOR_BYTES, UNSEEN, Commit, Floor, StreamPoint, floor_bytes, needed_floors
 from schemas.query import Query, Stream
 from services.delivery.epoch_output import RejectedRecords
+from services.formats.decoders import Decoders
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane as LaneKey
-from services.process.decoders import decoder_of
 from services.recovery.starting_point import LaneStart
 from services.task.program import TaskEngine
 
@@ -41,6 +41,7 @@ class InputLane:
             the lane replays.
         retained: batches that arrived while other lanes still replay.
         idle: True if the partition was silent and does not hold the watermark back.
+        waits_for: why its next record cannot be decoded yet; empty if nothing is known to prevent it.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class InputLane:
         floor: int,
         positions: Mapping[str, str] | None = None,
         kept: Mapping[str, int] | None = None,
+        decoders: Decoders | None = None,
     ) -> None:
         """Args:
         positions: by stream, the column that receives a tuple's position in the log.
@@ -64,11 +66,12 @@ class InputLane:
         self.replay_end = start.replay_end
         self.retained: deque[RecordBatch] = deque()
         self.idle = False
+        self.waits_for = ""
         self._floor = floor
         self._start = start
         self._floors: list[list[Floor]] = [list(point.floors) for point in start.points]
         self._histories = [ReplayHistory() for _ in self.streams]
-        self._decoders = [decoder_of(self._declared(stream)) for stream in self.streams]
+        self._decoders = [(decoders or Decoders()).of(self._declared(stream)) for stream in self.streams]
         self._time_windowed = [
             all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream) for stream in self.streams
         ]
@@ -104,13 +107,16 @@ class InputLane:
 
         Returns:
             The number of tuples taken.
+
+        Raises:
+            SchemaUnavailable: a record's schema is not known yet; nothing is taken.
         """
         taken = 0
-        for ordinal, stream in enumerate(self.streams):
-            part = batch.since(self._start.points[ordinal].offset)
+        parts = [batch.since(point.offset) for point in self._start.points]
+        for ordinal, decoded in enumerate([self._decode(*part) for part in enumerate(parts)]):
+            part, stream = parts[ordinal], self.streams[ordinal]
             if not len(part):
                 continue
-            decoded = self._decode(ordinal, part)
             offsets = part.offsets()[decoded.rows]
             floors = [floor for floor in self._floors[ordinal] if floor.cut > self._floor]
             bounds = np.searchsorted(offsets, [floor.offset for floor in floors]).tolist()
@@ -131,7 +137,11 @@ class InputLane:
         return taken
 
     def decode(self, batch: RecordBatch) -> Iterator[tuple[str, Batch]]:
-        """The tuples of records that are not taken yet, by stream."""
+        """The tuples of records that are not taken yet, by stream.
+
+        Raises:
+            SchemaUnavailable: a record's schema is not known yet.
+        """
         for ordinal, stream in enumerate(self.streams):
             yield stream.name, self._decode(ordinal, batch).batch
 
@@ -140,12 +150,13 @@ class InputLane:
 
         Returns:
             The number of tuples decoded.
+
+        Raises:
+            SchemaUnavailable: a record's schema is not known yet; nothing is taken.
         """
         taken = 0
-        for ordinal, stream in enumerate(self.streams):
-            if not len(batch):
-                continue
-            decoded = self._decode(ordinal, batch)
+        for ordinal, decoded in enumerate([self._decode(o, batch) for o in range(len(self.streams))]):
+            stream = self.streams[ordinal]
             for dead in decoded.dead:
                 rejected.add_dead(batch, dead.row, stream.name, dead.reason)
             rows = decoded.batch

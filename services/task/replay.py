@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from operators.data.watermark import END
 from schemas.errors import StateError
+from services.formats.schema_registry import SchemaUnavailable
 from services.kafka.records import RecordBatch
 from services.spill.block_store import SpillError
 from services.task.alignment import Alignment
@@ -19,6 +21,10 @@ from services.task.lane import InputLane
 
 PENDING_TUPLES = 65_536
 """Source tuples that a replay reads before it processes them."""
+
+
+AGAIN_S = 0.1
+"""How often records are tried again whose schema is not known yet."""
 
 
 class SnapshotDamaged(Exception):
@@ -64,7 +70,7 @@ def replay(context: TaskContext, inbox: Inbox, alignment: Alignment, stopped: Ca
             item.done.set()
         if not isinstance(item, Arrival) or item.batch is None:
             continue
-        replayed += _replay_batch(context, lanes[item.lane], item.batch)
+        replayed += _replay_batch(context, lanes[item.lane], item.batch, stopped)
         if engine.pending_tuples > min(alignment.most_pending, PENDING_TUPLES):
             cut = min(engine.watermark(), recovery.cut, _limit(context))
             if cut > engine.cut:
@@ -97,11 +103,22 @@ def _limit(context: TaskContext) -> int:
     return context.spill.replay_limit(read)
 
 
-def _replay_batch(context: TaskContext, lane: InputLane | BlockLane, batch: RecordBatch) -> int:
+def _replay_batch(
+    context: TaskContext, lane: InputLane | BlockLane, batch: RecordBatch, stopped: Callable[[], bool]
+) -> int:
     if not lane.replaying:
         lane.retained.append(batch)
         return 0
-    taken = lane.replay(context.engine, batch.until(lane.replay_end))
+    while True:
+        try:
+            taken = lane.replay(context.engine, batch.until(lane.replay_end))
+            break
+        except SchemaUnavailable as error:
+            if stopped():
+                return 0
+            lane.waits_for = str(error)
+            time.sleep(AGAIN_S)
+    lane.waits_for = ""
     if not lane.replaying:
         lane.set_idle(context.engine, True)
         if batch.next_offset > lane.replay_end:

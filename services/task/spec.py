@@ -13,6 +13,7 @@ from operators.plan.plan import Plan
 from schemas.errors import WeirError
 from schemas.query import Query, Stream
 from services.files.tables import Tables
+from services.formats.decoders import Decoders
 from services.kafka.topics import Lane, OutputTopics
 from services.placement.distributed import Part
 from services.process.settings import WorkerSettings
@@ -81,6 +82,7 @@ class TaskSpec:
         group: None for a task of one query.
         part: the operator that the task runs of a distributed query; then `query` and `plan` are the operator's.
         tables: the query's reference tables.
+        decoders: of the streams' records.
     """
 
     query: Query
@@ -93,6 +95,7 @@ class TaskSpec:
     group: GroupWork | None = None
     part: Part | None = None
     tables: Tables = field(default_factory=Tables)
+    decoders: Decoders = field(default_factory=Decoders)
 
 
 def streams_by_topic(streams: Sequence[Stream]) -> dict[str, tuple[Stream, ...]]:

@@ -138,6 +138,11 @@ class Task:
         return [key for key, lane in self._context.lanes.items() if lane.replaying]
 
     @property
+    def missing_schema(self) -> str:
+        """Why records cannot be decoded yet; empty if nothing is known to prevent it."""
+        return next((lane.waits_for for lane in self._context.lanes.values() if lane.waits_for), "")
+
+    @property
     def unread(self) -> int:
         """Number of offsets that the replay has yet to read."""
         return sum(max(0, lane.replay_end - lane.position) for lane in self._context.lanes.values())
@@ -145,7 +150,8 @@ class Task:
     @property
     def has_input(self) -> bool:
         """Whether the task has input that is not committed."""
-        return self._inbox.size_bytes > 0 or self._committer.moved() or bool(self._context.rejected.records)
+        taken = self._committer.moved() or bool(self._context.rejected.records)
+        return taken or self._inbox.size_bytes > 0 or bool(self.missing_schema)
 
     @property
     def has_work(self) -> bool:

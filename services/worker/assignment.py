@@ -187,6 +187,8 @@ class TaskAssignment:
         task = self.task
         if task is None:
             return self.no_task_reason
+        if task.missing_schema:
+            return task.missing_schema
         if not task.running:
             return f"{task.unread:,} records of {shown_lanes(task.replaying)} that are to be read again"
         now = time.monotonic()

@@ -34,12 +34,12 @@ from services.control.feedback_log import FeedbackLog
 from services.control.plan_versions import PlanVersion, PlanVersions
 from services.control.predecessor import Predecessor
 from services.files.tables import Tables
+from services.formats.decoders import Decoders
 from services.kafka.topics import OutputTopics, Refused, TopicAdmin
 from services.placement.distributed import DistributedLayout
 from services.placement.partition_growth import PartitionGrowth
 from services.placement.tasks import Layout, check_partition_by, lay_out
 from services.process import memory
-from services.process.decoders import decoder_of
 from services.process.fingerprint import fingerprint
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
@@ -76,6 +76,7 @@ class Worker:
     Args:
         accept_loss: continue where Kafka's retention has deleted input that is still needed.
         tables: the query's reference tables.
+        decoders: of the streams' records.
         pages: where the worker reports what it waits for; by default nothing serves them.
         group: run the queries of a registered group; `query` then stands for what the group reads.
     """
@@ -89,12 +90,16 @@ class Worker:
         pages: Pages | None = None,
         *,
         group: bool = False,
+        decoders: Decoders | None = None,
     ) -> None:
         """Check everything that can be checked without a broker.
 
         Raises:
             UsageError: the query cannot run as a service, or the plan is wrong.
         """
+        self._decoders = decoders or Decoders()
+        for stream in query.streams():
+            self._decoders.of(stream)
         if group:
             refusals.check(None, refusals.GROUP, *settings.refusable())
         else:
@@ -433,6 +438,7 @@ class Worker:
             topics=outputs,
             settings=settings,
             tables=self._tables,
+            decoders=self._decoders,
             group=self._group_work(outputs, layout.sinks) if self._group else None,
         )
         return ActivePlan(0 if version is None else version.number, group, layout, spec, version)
@@ -570,8 +576,6 @@ def _check_query(query: Query) -> None:
         raise UsageError("a worker needs to know where results go: begin the query with INSERT INTO 'topic'")
     check_output_names(query)
     check_partition_by(query)
-    for stream in query.streams():
-        decoder_of(stream)
     if query.sink in {stream.topic for stream in query.streams()}:
         raise UsageError(f"query writes to {query.sink!r}, which it also reads")
 

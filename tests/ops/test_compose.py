@@ -15,6 +15,7 @@ import typer
 import yaml
 
 from services.broker.kafka_jars import kafka_version
+from services.broker.registry import API, APICURIO
 from services.broker.settings import SINGLE_NODE_SETTINGS
 from services.cli import app
 from services.lazy_commands import LazyCommand
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGE_SERVICES = ("worker", "coordinator", "ui", "demo-producer")
 SPARK_SERVICES = ("spark-master", "spark-worker")
 OBSERVE_SERVICES = ("prometheus", "grafana")
+REGISTRY_SERVICES = ("registry",)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def test_kafka_has_the_settings_of_the_development_broker(services: dict[str, di
 
 
 def test_every_service_can_be_watched_and_waits_for_kafka(services: dict[str, dict[str, Any]]) -> None:
-    assert set(services) == {"kafka", *IMAGE_SERVICES, *SPARK_SERVICES, *OBSERVE_SERVICES}
+    assert set(services) == {"kafka", *IMAGE_SERVICES, *SPARK_SERVICES, *OBSERVE_SERVICES, *REGISTRY_SERVICES}
     assert services["kafka"]["healthcheck"]["test"]
     assert "healthcheck" not in services["worker"]  # the image's own
     for name in (*IMAGE_SERVICES, "spark-master"):
@@ -123,7 +125,7 @@ def test_sparks_health_is_asked_for_without_a_mute_connection(services: dict[str
 
 def test_prometheus_and_grafana_are_there_when_they_are_asked_for(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
-        profiles = {"spark": SPARK_SERVICES, "observe": OBSERVE_SERVICES}
+        profiles = {"spark": SPARK_SERVICES, "observe": OBSERVE_SERVICES, "registry": REGISTRY_SERVICES}
         assert service.get("profiles", []) == [profile for profile, names in profiles.items() if name in names]
     for name in OBSERVE_SERVICES:
         service = services[name]
@@ -132,6 +134,16 @@ def test_prometheus_and_grafana_are_there_when_they_are_asked_for(services: dict
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["restart"] == "unless-stopped"
     assert services["grafana"]["depends_on"] == {"prometheus": {"condition": "service_healthy"}}
+
+
+def test_the_registry_is_the_development_registrys_release(services: dict[str, dict[str, Any]]) -> None:
+    """Workers find it, and it finds Kafka."""
+    registry = services["registry"]
+    assert registry["image"] == f"apicurio/apicurio-registry:{APICURIO.version()}"
+    assert registry["profiles"] == ["registry"]
+    assert all(port.startswith("127.0.0.1:") for port in registry["ports"])
+    assert registry["environment"]["APICURIO_KAFKASQL_BOOTSTRAP_SERVERS"] == "kafka:19092"
+    assert services["worker"]["environment"]["WEIR_REGISTRY"].endswith(f"http://registry:8080{API}}}")
 
 
 def test_prometheus_and_grafana_are_published_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:

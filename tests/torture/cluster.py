@@ -23,8 +23,10 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from services.broker.broker import answers, free_port
-from services.broker.kafka_jars import LOG_SETTINGS, find_java, kafka_jars
+from services.broker.background import free_port
+from services.broker.broker import answers
+from services.broker.java import find_java
+from services.broker.kafka_jars import KAFKA, LOG_SETTINGS
 from services.broker.settings import HOST, SINGLE_NODE_SETTINGS
 from tests.torture.proxy import Proxy
 
@@ -117,7 +119,7 @@ class Node:
 
     def _java(self, main: str, *arguments: str) -> list[str]:
         java = find_java()
-        jars = kafka_jars(java, lambda _: None)
+        jars = KAFKA.files(java, lambda _: None)
         return [
             *(str(java), f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
             *("-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.broker import free_port
+from services.broker.background import free_port
 from services.broker.settings import HOST
 from tests.torture.clock import Clock, library
 from tests.torture.cluster import fill, mount_memory

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from ops.bench.measuring.measure import peak_bytes, resident_bytes
 from schemas.errors import BrokerError
-from services.broker.broker import free_port
+from services.broker.background import free_port
 from services.broker.settings import HOST
 
 DEADLINE_S = 120.0

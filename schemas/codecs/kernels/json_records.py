@@ -6,7 +6,7 @@ into a STRING and takes the first of two equal keys), so their output would have
 
 Invariant: a record is DECODED only if `json_codec.JsonRules` returns the same values for it. A record that
 is bad or rare (a wrong type, an escaped or repeated key, nesting beyond 62 levels, numbers of more than 19
-digits outside DOUBLE fields) is UNSURE, and is left to that record-at-a-time path.
+digits outside DOUBLE fields, a place in an array) is UNSURE, and is left to that record-at-a-time path.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ from schemas.compiled import compiled
 
 MAX_ORDERED_KEYS: Final = 64
 """How many keys of a record have their position remembered from one record to the next."""
+MAX_NESTED: Final = 16
+"""How many objects may be around a column, with the record."""
+NOTHING: Final = -1
+LEFT_TO_RULES: Final = -2
 _MAX_DEPTH: Final = 62
 
 
@@ -130,17 +134,17 @@ def _skip_value(data: U8, p: int, ascii_only: bool) -> int:
 
 
 @compiled
-def _find_name(data: U8, start: int, length: int, names: U8, name_starts: I64) -> int:
-    """The field whose name is the given slice, or -1."""
-    for f in range(len(name_starts) - 1):
-        at = name_starts[f]
-        if name_starts[f + 1] - at == length:
+def _find_key(data: U8, start: int, length: int, names: U8, name_starts: I64, objects: I64, within: int) -> int:
+    """The key of an object whose name is the given slice, or NOTHING."""
+    for k in range(len(objects)):
+        at = name_starts[k]
+        if objects[k] == within and name_starts[k + 1] - at == length:
             j = 0
             while j < length and data[start + j] == names[at + j]:
                 j += 1
             if j == length:
-                return f
-    return -1
+                return k
+    return NOTHING
 
 
 @compiled
@@ -149,6 +153,9 @@ def decode_json(
     ascii_only: bool,
     names: U8,
     name_starts: I64,
+    objects: I64,
+    columns: I64,
+    inside: I64,
     types: U8,
     words: I64,
     floats: npt.NDArray[np.float64],
@@ -162,7 +169,7 @@ def decode_json(
     Args:
         data: the block; its last byte is a newline; shorter than 2**31.
         ascii_only: the block as a whole is not UTF-8: leave records with bytes above 127 alone.
-        names, name_starts: the fields' names, name f is names[name_starts[f]:name_starts[f + 1]].
+        names, name_starts, objects, columns, inside: the keys, as `schemas.codecs.json_keys.JsonKeys` has them.
         types: (fields,) type codes of `kernels.scan`.
         words: (fields, records) int64, zeros: values of numbers, booleans and timestamps, packed spans of
             strings. A DOUBLE's value is written through `floats`, the same memory seen as doubles.
@@ -178,11 +185,12 @@ def decode_json(
     Cost: O(bytes), one pass.
     """
     count = len(status)
-    fields = len(types)
-    last_seen = np.full(fields, -1, np.int64)
-    order = np.full(MAX_ORDERED_KEYS, -1, np.int64)
-    for f in range(min(fields, MAX_ORDERED_KEYS)):
-        order[f] = f
+    keys = len(objects)
+    last_seen = np.full(keys, -1, np.int64)
+    order = np.full(MAX_ORDERED_KEYS, NOTHING, np.int64)
+    for k in range(min(keys, MAX_ORDERED_KEYS)):
+        order[k] = k
+    around = np.zeros(MAX_NESTED, np.int64)  # the objects around the one that is read
     hards = 0
     p = 0
     for row in range(count):
@@ -194,6 +202,8 @@ def decode_json(
         elif data[p] == 123:
             p = skip_space(data, p + 1)
             key = 0
+            within = 0
+            depth = 0
             if data[p] == 125:
                 p += 1
                 outcome = DECODED
@@ -201,12 +211,12 @@ def decode_json(
                 if data[p] != 34:
                     break
                 p += 1
-                # Records of one producer have their keys in one order: try that field's name first.
-                f = order[key] if key < MAX_ORDERED_KEYS else -1
+                # Records of one producer have their keys in one order: try that key's name first.
+                k = order[key] if key < MAX_ORDERED_KEYS else NOTHING
                 found = False
-                if f >= 0:
-                    at = name_starts[f]
-                    length = name_starts[f + 1] - at
+                if k >= 0 and objects[k] == within:
+                    at = name_starts[k]
+                    length = name_starts[k + 1] - at
                     j = 0
                     while j < length and data[p + j] == names[at + j]:
                         j += 1
@@ -218,22 +228,34 @@ def decode_json(
                     p, escaped = _scan_string(data, p, ascii_only)
                     if p < 0 or escaped:
                         break
-                    f = _find_name(data, start, p - start, names, name_starts)
+                    k = _find_key(data, start, p - start, names, name_starts, objects, within)
                     if key < MAX_ORDERED_KEYS:
-                        order[key] = f
+                        order[key] = k
                 key += 1
                 p = skip_space(data, p + 1)
                 if data[p] != 58:
                     break
                 p = skip_space(data, p + 1)
-                if f < 0:
+                f = NOTHING
+                if k >= 0:
+                    if last_seen[k] == row:
+                        break
+                    last_seen[k] = row
+                    f = columns[k]
+                if f == LEFT_TO_RULES:
+                    break
+                if f == NOTHING and k >= 0 and data[p] == 123:
+                    around[depth] = within
+                    depth += 1
+                    within = inside[k]
+                    p = skip_space(data, p + 1)
+                    if data[p] != 125:
+                        continue
+                elif f == NOTHING:
                     p = _skip_value(data, p, ascii_only)
                     if p < 0:
                         break
                 else:
-                    if last_seen[f] == row:
-                        break
-                    last_seen[f] = row
                     kind = types[f]
                     c = data[p]
                     if c == 110:
@@ -288,15 +310,21 @@ def decode_json(
                                 break
                             words[f, row] = value
                         valid[f, row] = True
-                p = skip_space(data, p)
-                c = data[p]
-                if c == 44:
-                    p = skip_space(data, p + 1)
-                elif c == 125:
+                while True:
+                    p = skip_space(data, p)
+                    c = data[p]
+                    if c != 125:
+                        break
                     p += 1
-                    outcome = DECODED
-                else:
-                    break
+                    if depth == 0:
+                        outcome = DECODED
+                        break
+                    depth -= 1
+                    within = around[depth]
+                if outcome == UNSURE:
+                    if c != 44:
+                        break
+                    p = skip_space(data, p + 1)
         if outcome == DECODED:
             p = skip_space(data, p)
             if data[p] != 10:

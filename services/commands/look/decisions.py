@@ -8,8 +8,8 @@ import typer
 
 from schemas.errors import BrokerError
 from schemas.timestamps import format_progress
-from services.commands.kafka_options import with_kafka
-from services.commands.query_options import Group, QueryArgument, QueryName, group_of
+from services.commands.options.kafka import with_kafka
+from services.commands.options.query import Group, QueryArgument, QueryName, group_of
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
 

@@ -13,8 +13,8 @@ from schemas import refusals
 from schemas.errors import UsageError
 from schemas.query import Query
 from schemas.timestamps import format_progress
-from services.commands.kafka_options import with_kafka
-from services.commands.query_options import Group, QueryArgument, TableFiles, group_of
+from services.commands.options.kafka import with_kafka
+from services.commands.options.query import Group, QueryArgument, TableFiles, group_of
 from services.commands.run.options import ExecutorChoice
 from services.files.query_files import listed, read_queries, source_paths, table_paths
 from services.process.security import KafkaClients

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from schemas.errors import UsageError
-from services.commands.kafka_options import with_kafka
-from services.commands.query_options import Group, QueryArgument, QueryName, group_of
+from services.commands.options.kafka import with_kafka
+from services.commands.options.query import Group, QueryArgument, QueryName, group_of
 from services.commands.stopping import stop_event
 from services.process.security import KafkaClients
 from services.registry.group_registry import find_group

@@ -7,7 +7,7 @@ import sys
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from schemas.sizes import unit_hint
-from services.commands.option_groups import with_options
+from services.commands.options.groups import with_options
 from services.commands.run.one_query import run_query
 from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
 from services.commands.run.several_queries import run_queries

@@ -12,7 +12,7 @@ from operators.plan.plan import parse_plan
 from schemas import refusals
 from schemas.durations import parse_duration
 from schemas.query import Query
-from services.commands.query_options import Switch, adapt_mode
+from services.commands.options.query import Switch, adapt_mode
 from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
 from services.commands.run.terminal import ending, read_progress, report, reported
 from services.files.query_files import source_paths, table_paths

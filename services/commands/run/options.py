@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from services.commands.query_options import (
+from services.commands.options.query import (
     Adapt,
     MaxExtraMemory,
     MaxSilence,

@@ -11,7 +11,7 @@ from schemas.errors import UsageError
 from schemas.groups import read_by
 from schemas.query import Query
 from services.commands.counts import counted
-from services.commands.query_options import Switch
+from services.commands.options.query import Switch
 from services.commands.run.options import Cleanup, RunOptions
 from services.commands.run.terminal import ending, read_progress, report, reported
 from services.files.query_files import listed, source_paths, table_paths

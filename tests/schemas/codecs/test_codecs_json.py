@@ -36,13 +36,28 @@ STREAM = Stream(
 )
 DECODER = JsonDecoder(STREAM)
 
+NESTED_STREAM = Stream(
+    "N",
+    (
+        Field("i", Type.BIGINT, ("a", "i")),
+        Field("at", Type.TIMESTAMP),
+        Field("d", Type.DOUBLE, ("a", "b", "d")),
+        Field("s", Type.STRING, ("s", 1, "s")),
+        Field("b", Type.BOOLEAN, ("a", "b", "b")),
+        Field("t", Type.TIMESTAMP, ("t", "b")),
+    ),
+    "n",
+    timestamp="at",
+)
+NESTED_DECODER = JsonDecoder(NESTED_STREAM)
+
 
 def decode(*lines: bytes | str) -> Decoded:
     return DECODER.decode_lines(b"\n".join(x.encode() if isinstance(x, str) else x for x in lines))
 
 
 def defined(
-    raws: list[bytes], skip_blank: bool
+    decoder: JsonDecoder, raws: list[bytes], skip_blank: bool
 ) -> tuple[list[int], list[list[object]], list[tuple[int, str]]]:
     """The definition's rows, values and errors for the records."""
     rows, values, dead = [], [], []
@@ -50,8 +65,8 @@ def defined(
         if skip_blank and not raw.strip(b" \t\r\n"):
             continue
         try:
-            record = DECODER.rules.values(raw)
-            ts = record[-1]
+            record = decoder.rules.values(raw)
+            ts = record[[field.name for field in decoder.stream.fields].index("at")]
             check_event_time("at", ts if isinstance(ts, int) else None)
             rows.append(row)
             values.append([bits(v) for v in record])
@@ -60,18 +75,18 @@ def defined(
     return rows, values, dead
 
 
-def assert_same(raws: list[bytes]) -> None:
+def assert_same(raws: list[bytes], decoder: JsonDecoder = DECODER) -> None:
     lines = [raw.replace(b"\n", b" ") for raw in raws]
     for given_, decoded, skip in (
-        (lines, DECODER.decode_lines(b"".join(line + b"\n" for line in lines)), True),
-        (raws, DECODER.decode_values(raws), False),
+        (lines, decoder.decode_lines(b"".join(line + b"\n" for line in lines)), True),
+        (raws, decoder.decode_values(raws), False),
     ):
-        rows, values, dead = defined(given_, skip)
+        rows, values, dead = defined(decoder, given_, skip)
         assert decoded.rows.tolist() == rows
         assert tuples(decoded) == values
         assert [(d.row, d.reason) for d in decoded.dead] == dead
         assert [d.raw.rstrip(b"\r") for d in decoded.dead] == [given_[row].rstrip(b"\r") for row, _ in dead]
-        assert decoded.batch.ts.tolist() == [v[-1] for v in values]
+        assert decoded.batch.ts.tolist() == decoded.batch.columns["at"].to_values()
         assert decoded.records == len(given_)
 
 
@@ -197,6 +212,80 @@ def records(draw: st.DrawFn) -> list[bytes]:
 @example([b'{"at":1,"at":2}', b'{"at":"x","at":2}', b'{"at":2,"at":null}'])
 def test_compiled_pass_equals_the_definition(raws: list[bytes]) -> None:
     assert_same(raws)
+
+
+def nested_record(rng: Random, fitting: dict[str, list[str]], nested: list[str]) -> bytes:
+    """A record with objects within each other, or one with something else in their place, or a byte changed."""
+
+    def value(keys: str, depth: int) -> str:
+        if depth > 3 or rng.random() < 0.15:
+            return rng.choice(nested)
+        parts = []
+        for key in rng.sample(keys.split(), rng.randint(0, len(keys.split()))) + rng.choices(["x", "a", "s"], k=depth):
+            kind = rng.random()
+            if kind < 0.4:
+                inside = value("i b d t a s", depth + 1)
+            elif kind < 0.6:
+                inside = "[" + ",".join(value("s a", depth + 1) for _ in range(rng.randint(0, 3))) + "]"
+            else:
+                inside = rng.choice([*fitting.get(key, nested), "null"])
+            parts.append(f'"{key}"{rng.choice(SPACE[:6])}:{inside}')
+        return "{" + ",".join(parts) + "}"
+
+    start = "{" + rng.choice(['"at":1,', '"at":2,', '"at" : 3 ,', ""])
+    raw = (start + value("a s t", 0).removeprefix("{")).encode("utf-8", "surrogatepass")
+    if rng.random() < 0.125:
+        at = rng.randrange(len(raw))
+        raw = raw[:at] + rng.randbytes(rng.randint(0, 2)) + raw[at + rng.randint(0, 2) :]
+    return raw
+
+
+@st.composite
+def nested_records(draw: st.DrawFn) -> list[bytes]:
+    fitting = {name: draw(st.lists(values, min_size=1, max_size=2)) for name, values in FITTING.items()}
+    nested = draw(st.lists(NESTED, min_size=1, max_size=3))
+    rng = Random(draw(st.integers(0, 2**32 - 1)))
+    return [nested_record(rng, fitting, nested) for _ in range(rng.randint(0, 15))]
+
+
+@examples(300)
+@given(nested_records())
+@example([b'{"at":1,"a":{"i":1,"b":{"d":2.5,"b":true}},"t":{"b":5}}', b'{"a":{"b":{},"i":1},"at":1}'])
+@example([b'{"at":1,"a":{}}', b'{"a":{"i":7},"at":1}', b'{"at":1,"a":{"i":7},"a":{}}', b'{"at":1,"a":{"a":{"i":7}}}'])
+@example([b'{"at":1,"a":{"i":7}', b'{"at":1,"a":{"i":7}}}', b'{"at":1,"a":{"i":7,}}', b'{"at":1,"a":{"b":{"d":1}}'])
+@example([b'{"at":1,"a":{"at":2}}', b'{"at":1,"i":3,"b":{"i":3}}', b'{"a":{"b":{"at":1}},"at":4}'])
+@example([b'{"at":1,"x":1e309,"a":{"i":7,"b":{"d":1e309}}}', b'{"at":1,"x":1e309,"s":[1e309,{"s":"q"}]}'])
+def test_compiled_pass_equals_the_definition_of_nested_records(raws: list[bytes]) -> None:
+    assert_same(raws, NESTED_DECODER)
+
+
+def test_a_path_leads_to_a_value_or_to_null() -> None:
+    def read(record: str) -> dict[str, object]:
+        batch = NESTED_DECODER.decode_lines(record.encode()).batch
+        return {name: column.to_values()[0] for name, column in batch.columns.items()}
+
+    full = '{"at":1,"a":{"b":{"b":true,"d":2.5},"i":7,"x":{"i":8}},"s":[{"s":"p"},{"s":"q"}],"t":{"b":"1970-01-01"}}'
+    assert read(full) == {"i": 7, "at": 1, "d": 2.5, "s": "q", "b": True, "t": 0}
+    nothing = {"i": None, "at": 1, "d": None, "s": None, "b": None, "t": None}
+    for text in ('"a":5', '"a":"x"', '"a":[{"i":7}]', '"a":null', '"s":[{"s":"p"}]', '"s":{"1":{"s":"q"}}', '"t":[]'):
+        assert read(f'{{"at":1,{text}}}') == nothing, text
+    odd = '{"at":1,"odd":1e400,"a":{"i":7,"b":{"d":3}},"s":[[],{"s":"q"}]}'
+    assert read(odd) == nothing | {"i": 7, "d": 3.0, "s": "q"}
+
+
+def test_a_value_that_a_path_leads_to_is_checked_like_any_other() -> None:
+    decoded = NESTED_DECODER.decode_lines(b'{"at":1,"a":{"i":{}}}\n{"at":1,"a":{"i":"7"}}\n{"at":1,"s":[0,{"s":[]}]}')
+    assert [dead.reason.partition(",")[0] for dead in decoded.dead] == [
+        "field 'i' is {}",
+        "field 'i' is '7'",
+        "field 's' is []",
+    ]
+
+
+def test_two_columns_of_one_value() -> None:
+    fields = (Field("at", Type.TIMESTAMP), Field("n", Type.BIGINT, ("at",)), Field("o", Type.BIGINT, ("at", "x")))
+    decoder = JsonDecoder(Stream("S", fields, "s", timestamp="at"))
+    assert tuples(decoder.decode_lines(b'{"at":5}')) == [[5, 5, None]]
 
 
 @examples(300)

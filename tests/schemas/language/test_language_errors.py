@@ -177,7 +177,16 @@ CASES = [
     ("CREATE STREAM x (a BIGINT) WITH (rate = -1)", "-1", "must be > 0"),
     ("CREATE STREAM x (a BIGINT) WITH (topic = 5)", "5", "option 'topic' takes a string"),
     ("CREATE STREAM x (a BIGINT) WITH (topic = '')", "''", "a topic's name has 1 to 240 of"),
-    ("CREATE STREAM x (a BIGINT) WITH (format = 'avro')", "'avro'", "is one of json"),
+    ("CREATE STREAM x (a BIGINT) WITH (format = 'thrift')", "'thrift'", "is one of json, avro"),
+    ("CREATE STREAM x (a BIGINT FROM 'b..c')", "'b..c'", "wrong from character 2"),
+    ("CREATE STREAM x (a BIGINT FROM '[0]')", "'[0]'", "wrong from character 1"),
+    ("CREATE STREAM x (a BIGINT) WITH (schema = 'x.avsc')", "'x.avsc'", "is for format = 'avro'"),
+    ("CREATE STREAM x (a BIGINT) WITH (format = 'avro', registry = 'x')", "'x'", "is the URL of a schema registry"),
+    (
+        "CREATE STREAM x (a BIGINT) WITH (format = 'avro', schema = 'x', registry = 'http://r')",
+        "'http://r'",
+        "excludes 'schema'",
+    ),
     (
         "CREATE STREAM x (ab BIGINT) WITH (timestamp = 'abc')",
         "'abc'",

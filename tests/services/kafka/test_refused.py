@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from services.broker import broker as local_broker
-from services.broker.broker import Broker, free_port
+from services.broker.background import free_port
+from services.broker.broker import Broker
 from services.broker.settings import SaslUser
 from services.kafka.topics import Refused, TopicAdmin, Unreachable
 from services.process.logs import get_log

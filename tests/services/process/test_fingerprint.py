@@ -34,3 +34,13 @@ def test_a_query_keeps_its_fingerprint(select: str) -> None:
     """It covers the names of the model's classes, so a class that is renamed must be entered in CLASS_NAMES."""
     (query,) = parse_program(f"{STREAMS} INSERT INTO 'out' {select};").queries
     assert fingerprint(query) == COMMITTED[select]
+
+
+def test_where_a_column_is_and_the_format_belong_to_the_query() -> None:
+    def of(column: str, options: str) -> str:
+        text = f"CREATE STREAM l (id {column}) WITH ({options}); SELECT * FROM l L [RANGE 1 MINUTE]"
+        return fingerprint(parse_program(text).queries[0])
+
+    one = of("BIGINT", "format = 'avro', registry = 'http://r'")
+    assert one == of("BIGINT", "format = 'avro'") == of("BIGINT", "format = 'avro', schema = 's.avsc'")
+    assert len({one, of("BIGINT", "format = 'json'"), of("BIGINT FROM 'a.id'", "format = 'avro'")}) == 3

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.broker.broker import free_port
+from services.broker.background import free_port
 from services.process import tracing
 from services.process.tracing import EpochTrace, open_traces
 from tests.broker_fixture import wait_until

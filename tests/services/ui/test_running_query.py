@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from services.broker.broker import free_port
+from services.broker.background import free_port
 from tests.broker_fixture import Topics
 from tests.group_workers import GroupTrial, select
 from tests.worker_harness import Case, Feed, WorkerProcess, Workers, wait_for

@@ -23,7 +23,7 @@ from operators.plan.plan import Plan, left_deep, parse_plan
 from schemas.errors import QueryError
 from schemas.messages.control import Measured
 from schemas.query import Query
-from services.commands.query_options import group_of
+from services.commands.options.query import group_of
 from services.process.security import KafkaClients
 from services.ui.documents.what_if import ONE_PLAN, OTHERS, UNMEASURED, Document, WhatIf, what_if, with_plan
 from services.ui.serve import serve

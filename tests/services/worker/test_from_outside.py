@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from services.broker.broker import free_port
+from services.broker.background import free_port
 from tests.broker_fixture import RestartableBroker, Topics
 from tests.services.worker.test_worker_faults import BASE, PLAIN, pairs
 from tests.worker_harness import Case, Feed, Reader, Workers, wait_for

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import WeirError
-from services.broker.broker import free_port
+from services.broker.background import free_port
 from services.worker.web import Pages
 from tests.worker_harness import wait_for
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
-from services.broker.broker import free_port
+from services.broker.background import free_port
 from tests.broker_fixture import Topics
 from tests.worker_harness import Case, Workers, wait_for
 

@@ -3,7 +3,7 @@
     @with_kafka
     def command(query: ..., clients: KafkaClients) -> None: ...
 
-has the options of this module in place of `clients`. No option takes a secret itself (`_secret`).
+has the options of this module in place of `clients`. No option takes a secret itself (`secret`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from schemas.errors import UsageError
-from services.commands.option_groups import with_options
+from services.commands.options.groups import with_options
 from services.process.security import KafkaClients
 
 KAFKA = "Kafka security"
@@ -128,11 +128,11 @@ def _clients(
         security_protocol.upper(),
         sasl_mechanism.upper() if sasl_mechanism else None,
         sasl_username,
-        _secret("--sasl-password-file", sasl_password_file, "WEIR_KAFKA_SASL_PASSWORD"),
+        secret("--sasl-password-file", sasl_password_file, "WEIR_KAFKA_SASL_PASSWORD"),
         ssl_ca,
         ssl_certificate,
         ssl_key,
-        _secret("--ssl-key-password-file", ssl_key_password_file, "WEIR_KAFKA_SSL_KEY_PASSWORD"),
+        secret("--ssl-key-password-file", ssl_key_password_file, "WEIR_KAFKA_SSL_KEY_PASSWORD"),
         ssl_check_hostname,
         oauth_token_url,
         oauth_scope,
@@ -143,7 +143,7 @@ with_kafka = with_options("clients", _clients)
 """Gives a command the Kafka options, and the `KafkaClients` made from them as `clients`."""
 
 
-def _secret(option: str, file: Path | None, variable: str) -> str | None:
+def secret(option: str, file: Path | None, variable: str) -> str | None:
     """A secret from a file or a variable: every user of the machine can read a process's arguments."""
     given = os.environ.get(variable) or None
     if file is None:

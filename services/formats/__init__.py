@@ -1,0 +1,1 @@
+"""Decides how the records of a stream's topic are decoded, and gets the schemas that this needs."""

@@ -1,0 +1,142 @@
+"""Gets the schemas of a registry by their numbers, which records in its wire format carry.
+
+A number means the same schema for ever, so each is asked once. The registry is asked in a thread of its own, and again
+until it has answered. Meanwhile `SchemaRegistry.schema` raises `SchemaUnavailable`, and the records wait.
+
+The client is Confluent's (`confluent_kafka.schema_registry`). Other registries speak its protocol, too: Apicurio,
+Karapace, Redpanda.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+from schemas.avro.schema import Avro, parse_avro
+from schemas.codecs.decoded import RecordError
+from schemas.errors import BrokerError, DataError
+from services.formats.registry_access import RegistryAccess
+from services.process.logs import get_log
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+PATIENCE_S: Final = 0.2
+"""How long a task waits for a schema that it asks for first. Other partitions and epochs wait with it."""
+
+PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 2.0
+
+_NO_SUCH_SCHEMA: Final = 40403
+_MAX_REFERENCES: Final = 1000
+
+LOG = get_log("schemas")
+
+
+class SchemaUnavailable(BrokerError):
+    """The registry has not answered yet which schema a record has."""
+
+
+class SchemaRegistry:
+    """The Avro schemas of one registry. Safe to call from several threads.
+
+    Args:
+        patience_s: how long `schema` waits for the answer to its first question about a number.
+    """
+
+    def __init__(self, url: str, access: RegistryAccess, patience_s: float = PATIENCE_S) -> None:
+        self.url = url
+        self._access = access
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._answers: dict[int, Future[Avro]] = {}
+        self._problem = ""
+
+    def schema(self, number: int) -> Avro:
+        """Return the schema of a number.
+
+        Raises:
+            RecordError: there is none, or it is no Avro schema.
+            SchemaUnavailable: the registry has not answered yet.
+        """
+        with self._lock:
+            answer = self._answers.get(number)
+            is_new = answer is None
+            if answer is None:
+                answer = self._answers[number] = Future()
+                # A thread that waits for a dead registry must not keep the process alive.
+                threading.Thread(target=self._ask, args=(number, answer), name=f"schema-{number}", daemon=True).start()
+        try:
+            return answer.result(self._patience_s if is_new else 0)
+        except TimeoutError:
+            why = self._problem or "no answer yet"
+            raise SchemaUnavailable(f"schema {number} of the registry {self.url} is unknown: {why}") from None
+
+    def _ask(self, number: int, answer: Future[Avro]) -> None:
+        """Ask until the registry has answered."""
+        pause_s = PAUSE_S
+        while True:
+            try:
+                found = self._asked(number)
+            except RecordError as error:
+                answer.set_exception(error)
+                return
+            except Exception as error:  # whatever the client and its HTTP library raise: the operator has to see it
+                problem = " ".join(str(error).split()) or type(error).__name__
+                if problem != self._problem:
+                    self._problem = problem
+                    LOG.warning("the schema registry does not answer, records wait", registry=self.url, reason=problem)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                continue
+            if self._problem:
+                self._problem = ""
+                LOG.info("the schema registry answers again", registry=self.url)
+            answer.set_result(found)
+            return
+
+    def _asked(self, number: int) -> Avro:
+        """Ask once.
+
+        Raises:
+            RecordError: there is no such schema, or it is no Avro schema.
+            Exception: the registry does not answer.
+        """
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        # A client of its own: Confluent's remembers, and one for all would share a connection between threads.
+        client = SchemaRegistryClient(self._access.client_settings(self.url))
+        try:
+            schema = client.get_schema(number)
+        except SchemaRegistryError as error:
+            if error.error_code == _NO_SUCH_SCHEMA:
+                raise RecordError(f"the registry has no schema {number}") from None
+            raise
+        if (schema.schema_type or "AVRO") != "AVRO":
+            raise RecordError(f"schema {number} of the registry is {schema.schema_type}, expected AVRO")
+        try:
+            return parse_avro(schema.schema_str or "", _referenced(client, schema))
+        except DataError as error:
+            raise RecordError(f"schema {number} of the registry cannot be used: {error}") from None
+
+
+def _referenced(client: SchemaRegistryClient, schema: Schema) -> list[str]:
+    """The schemas that a schema refers to, each after those that it refers to itself."""
+    found: dict[tuple[str, int], str] = {}
+
+    def add(one: Schema) -> None:
+        for reference in one.references or []:
+            at = reference.subject or "", reference.version or 0
+            if at in found:
+                continue
+            if len(found) >= _MAX_REFERENCES:
+                raise DataError(f"it refers to more than {_MAX_REFERENCES} other schemas")
+            version = client.get_version(*at)
+            add(version.schema)
+            found[at] = version.schema.schema_str or ""
+
+    add(schema)
+    return list(found.values())

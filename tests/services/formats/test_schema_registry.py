@@ -1,0 +1,109 @@
+"""Schemas of a real registry by their numbers: found, missing, of other kinds, and while it does not answer."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference
+
+from schemas.avro.schema import Avro
+from schemas.codecs.decoded import RecordError
+from services.broker.background import free_port
+from services.formats.registry_access import RegistryAccess
+from services.formats.schema_registry import SchemaRegistry, SchemaUnavailable
+from tests.registry_fixture import RestartableRegistry, client_of
+from tests.worker_harness import wait_for
+
+RECORD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
+
+
+def answer(registry: SchemaRegistry, number: int) -> Callable[[], Avro | None]:
+    def ask() -> Avro | None:
+        try:
+            return registry.schema(number)
+        except SchemaUnavailable:
+            return None
+
+    return ask
+
+
+@pytest.mark.kafka
+def test_schemas_are_found_by_their_numbers(registry: str) -> None:
+    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), 30.0)
+    number = client.register_schema(f"s-{uuid.uuid4()}", Schema(RECORD, "AVRO"))
+    assert [field.name for field in own.schema(number).fields] == ["a"]
+    assert own.schema(number) is own.schema(number)
+    primitive = client.register_schema(f"s-{uuid.uuid4()}", Schema('"string"', "AVRO"))
+    assert own.schema(primitive).kind == "string"
+
+
+@pytest.mark.kafka
+def test_a_schema_may_refer_to_others(registry: str) -> None:
+    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), 30.0)
+    inner, outer = (f"s-{uuid.uuid4()}" for _ in range(2))
+    client.register_schema(inner, Schema(RECORD, "AVRO"))
+    holder = {"type": "record", "name": "H", "fields": [{"name": "r", "type": "R"}, {"name": "s", "type": "R"}]}
+    number = client.register_schema(outer, Schema(json.dumps(holder), "AVRO", [SchemaReference("R", inner, 1)]))
+    found = own.schema(number)
+    assert [field.type.kind for field in found.fields] == ["record", "record"]
+    assert found.fields[0].type is found.fields[1].type
+
+
+@pytest.mark.kafka
+def test_what_is_no_avro_schema_is_the_records_fault(registry: str) -> None:
+    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), 30.0)
+    number = client.register_schema(f"s-{uuid.uuid4()}", Schema('syntax = "proto3"; message M {}', "PROTOBUF"))
+    for _ in range(2):
+        with pytest.raises(RecordError, match=f"schema {number} of the registry is PROTOBUF, expected AVRO"):
+            own.schema(number)
+        with pytest.raises(RecordError, match="the registry has no schema 987654"):
+            own.schema(987654)
+
+
+@pytest.mark.kafka
+def test_another_server_at_the_address_is_no_registry(registry: str) -> None:
+    """What it answers is not taken for the answer that a schema does not exist."""
+    own = SchemaRegistry(registry + "/nothing/here", RegistryAccess(), 5.0)
+    with pytest.raises(SchemaUnavailable, match=r"schema 1 of the registry .*/nothing/here is unknown"):
+        own.schema(1)
+
+
+@pytest.mark.deep
+def test_a_registry_that_is_away_is_asked_until_it_answers(restartable_registry: RestartableRegistry) -> None:
+    client = client_of(restartable_registry.url)
+    number = client.register_schema("s", Schema(RECORD, "AVRO"))
+    restartable_registry.kill()
+    own = SchemaRegistry(restartable_registry.url, RegistryAccess(), 0.5)
+    with pytest.raises(SchemaUnavailable, match=f"schema {number} of the registry {restartable_registry.url}"):
+        own.schema(number)
+    restartable_registry.start()
+    found = wait_for(answer(own, number), "the schema")
+    assert found.kind == "record"
+    restartable_registry.kill()
+    assert own.schema(number) is found
+
+
+def test_nobody_listens() -> None:
+    own = SchemaRegistry(f"http://127.0.0.1:{free_port()}", RegistryAccess(), 5.0)
+    with pytest.raises(SchemaUnavailable, match=r"Connection refused|no answer yet"):
+        own.schema(1)
+
+
+def test_credentials_reach_the_client_and_no_log() -> None:
+    access = RegistryAccess("http://r", "me", "secret", None, "ca.pem", "own.pem")
+    assert access.client_settings("http://r") == {
+        "url": "http://r",
+        "timeout": 10.0,
+        "max.retries": 0,
+        "basic.auth.user.info": "me:secret",
+        "ssl.ca.location": "ca.pem",
+        "ssl.certificate.location": "own.pem",
+        "ssl.key.location": "own.pem",
+    }
+    assert "secret" not in repr(access)
+    token = RegistryAccess(token="hidden")
+    assert token.client_settings("http://r")["bearer.auth.token"] == "hidden"
+    assert "hidden" not in repr(token)
