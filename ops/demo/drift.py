@@ -30,6 +30,7 @@ from schemas.errors import UsageError
 from services.broker import broker as brokers
 from services.control.decisions import adaptation_of, read_decisions
 from services.files.query_files import read_query
+from services.formats.registry_access import RegistryAccess
 from services.kafka.readback import read_to_end
 from services.process.security import KafkaClients
 from services.ui.serve import serve
@@ -194,7 +195,8 @@ def demonstrate_drift(console: Console, folder: Path, phases: int, phase_s: floa
             try:
                 with contextlib.ExitStack() as pages:
                     for one in contenders:
-                        page = pages.enter_context(serve(clients, read_query(one.query, None), one.group))
+                        query = read_query(one.query, None, RegistryAccess())
+                        page = pages.enter_context(serve(clients, query, one.group))
                         console.print(f"{one.name}: {page.address}", highlight=False)
                     _watch(console, contenders, events, clients)
             finally:

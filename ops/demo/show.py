@@ -26,6 +26,7 @@ from schemas.errors import BrokerError, UsageError
 from schemas.query import Query
 from services.broker import broker as brokers
 from services.files.query_files import read_query
+from services.formats.registry_access import RegistryAccess
 from services.kafka.topics import Lane, TopicAdmin
 from services.process.security import KafkaClients
 from services.ui.serve import serve
@@ -112,7 +113,7 @@ def produce(console: Console, bootstrap: str, seconds: float) -> int:
         how many records were produced.
     """
     KafkaClients(bootstrap)
-    query = read_query(QUERY, None)
+    query = read_query(QUERY, None, RegistryAccess())
     feeds = load()
     if held := create_topics(bootstrap, query.streams()):
         console.print(f"the topics hold {held:,} records already, nothing is produced", highlight=False)
@@ -139,7 +140,7 @@ def _stream(
     folder: Path,
     seconds: float,
 ) -> Outcome:
-    query = read_query(QUERY, None)
+    query = read_query(QUERY, None, RegistryAccess())
     sink = query.sink or query.name
     topics = {stream.name: stream.topic for stream in query.streams()}
     create_topics(bootstrap, query.streams())

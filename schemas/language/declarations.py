@@ -79,6 +79,32 @@ def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
     )
 
 
+def undeclared(node: Tree[Token], text: QueryText) -> Stream | None:
+    """The stream that CREATE STREAM declares without columns, without its fields; None if it has columns.
+
+    Raises:
+        QueryError: an option is wrong, or the event time has no name.
+    """
+    name_token, *column_nodes, options_node = node.children
+    if column_nodes:
+        return None
+    name = identifier(name_token)
+    option_nodes = [] if options_node is None else [tree(option) for option in tree(options_node).children]
+    options = _Options(option_nodes, _OPTIONS, {}, text)
+    format = options.format(FORMATS) or FORMATS[0]
+    schema, registry = options.schema(format)
+    timestamp = options.column("timestamp")
+    if format == "json":
+        raise text.error(f"stream {name!r} needs a list of its columns: JSON has no schema", name_token)
+    if timestamp is None:
+        raise text.error(
+            f"stream {name!r} without a list of its columns names its event time: WITH ({_OPTIONS['timestamp']})",
+            name_token,
+        )
+    topic = options.topic() or name
+    return Stream(name, (), topic, format, timestamp, schema=schema, registry=registry)
+
+
 def bind_table(node: Tree[Token], text: QueryText) -> Table:
     """The table that CREATE TABLE declares."""
     name, fields, options = _declared(node, _TABLE_OPTIONS, text)
@@ -96,6 +122,9 @@ def _declared(
 ) -> tuple[str, dict[str, Field], _Options]:
     """The name, columns and options of a declaration."""
     name_token, *column_nodes, options_node = node.children
+    if not column_nodes:
+        undeclared(node, text)
+        raise text.error(f"stream {identifier(name_token)!r} needs a list of its columns here", name_token)
     fields: dict[str, Field] = {}
     for column_node in column_nodes:
         field = _bind_field(tree(column_node), text)
@@ -203,6 +232,10 @@ class _Options:
         if name is not None and name.lower() not in formats:
             raise self._refused("format", f"is one of {', '.join(formats)}")
         return None if name is None else name.lower()
+
+    def column(self, key: str) -> str | None:
+        """The name of a column that need not be declared."""
+        return self._string(key)
 
     def timestamp(self) -> str | None:
         name = self._string("timestamp")

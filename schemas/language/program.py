@@ -31,10 +31,15 @@ def parse_program(text: str) -> Program:
         QueryError: anything that the language does not accept, with line, column and a caret.
     """
     source = QueryText(text)
-    return bind_program(_parse(source), source)
+    return bind_program(parse_tree(source), source)
 
 
-def _parse(source: QueryText) -> Tree[Token]:
+def parse_tree(source: QueryText) -> Tree[Token]:
+    """The statements of a text, of which nothing is resolved.
+
+    Raises:
+        QueryError: the grammar does not accept the text.
+    """
     built = parser()
     try:
         return built.parse(source.text)

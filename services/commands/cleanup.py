@@ -14,6 +14,8 @@ import typer
 from schemas.errors import UsageError
 from services.commands.history import progress
 from services.commands.options.kafka import with_kafka
+from services.commands.options.registry import with_registry
+from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
 
@@ -33,6 +35,7 @@ Share = Annotated[
 
 
 @with_kafka
+@with_registry
 def cleanup(
     folder: Annotated[
         Path, typer.Argument(help="Folder that `weir run --cleanup none --spill-dir DIR` has left.", metavar="DIR")
@@ -78,6 +81,7 @@ def cleanup(
     ] = None,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Produce the results that a run has left pending for lack of memory, and write each once.
 
@@ -94,7 +98,7 @@ def cleanup(
 
     manifest = manifest_in(folder)
     if of is not None:
-        check_query(manifest, find_query(of, None, clients))
+        check_query(manifest, find_query(of, None, clients, access))
     if manifest.results is not None:
         _say(f"{folder} was cleaned up before: {manifest.results:,} results, to {manifest.destination}; nothing to do")
         return

@@ -19,14 +19,17 @@ from services.commands.options.query import (
     WaitForTopics,
     group_of,
 )
+from services.commands.options.registry import with_registry
 from services.commands.page_port import UiPort, page_at
 from services.commands.stopping import stop_event
+from services.formats.registry_access import RegistryAccess
 from services.process.logs import set_up_logs
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
 
 
 @with_kafka
+@with_registry
 def coordinator(
     query: QueryArgument,
     name: QueryName = None,
@@ -41,13 +44,14 @@ def coordinator(
     log_level: LogLeast = LogLevel.INFO,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Coordinate plan changes (`weir migrate`) among the workers of a query, until stopped.
 
     It keeps no state: start it anywhere, and several if you like. Without one, workers keep the plan that they have.
     Exit codes: 0 stopped; 2 the query or the arguments are wrong; 1 anything else.
     """
-    bound = find_query(query, name, clients)
+    bound = find_query(query, name, clients, access)
     set_up_logs(log_format, log_level)
 
     # Imported here: the engine takes a second, which a wrong argument need not wait for.

@@ -107,7 +107,7 @@ def backfill(
     The results are those of `weir run` over the same files, or of a worker that has read the same records, in the order
     of their timestamps. Exit codes: 0 done; 2 the query or the arguments are wrong; 1 anything else.
     """
-    bound, rows, span, spark = _prepared(query, name, clients, table, begin, end, master, work_dir)
+    bound, rows, span, spark = _prepared(query, name, clients, access, table, begin, end, master, work_dir)
     pieces = _archives(bound, source, out)
 
     # Imported here: Arrow and polars take most of a second, which a wrong argument need not wait for.
@@ -160,7 +160,7 @@ def audit(
     """
     if bool(source) != (results is not None):
         raise UsageError("--source and --results belong together: archives, and the file of results made from them")
-    bound, rows, span, spark = _prepared(query, name, clients, table, begin, end, master, work_dir)
+    bound, rows, span, spark = _prepared(query, name, clients, access, table, begin, end, master, work_dir)
     pieces = _archives(bound, source, None)
 
     from ops.spark.audit import audit_files, audit_topics
@@ -186,6 +186,7 @@ def _prepared(
     query: Path,
     name: str | None,
     clients: KafkaClients,
+    access: RegistryAccess,
     table: list[str] | None,
     begin: str | None,
     end: str | None,
@@ -193,7 +194,7 @@ def _prepared(
     work_dir: Path | None,
 ) -> tuple[Query, dict[str, str], ResultRange, Spark]:
     """The query, its tables' files, the span and the place of work."""
-    bound = find_query(query, name, clients)
+    bound = find_query(query, name, clients, access)
     from schemas.codecs.encode import check_output_names  # not above: it takes half a second
 
     check_output_names(bound)

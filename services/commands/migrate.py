@@ -16,7 +16,9 @@ from schemas.messages.control import Done
 from schemas.timestamps import format_progress, parse_iso
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, Prefer, Preference, QueryArgument, QueryName, group_of
+from services.commands.options.registry import with_registry
 from services.control.plan_requests import MigrationProgress, PlanRequest
+from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
 from services.process.settings import EXECUTOR
 from services.registry.query_registry import find_query
@@ -26,6 +28,7 @@ REFUSED = 1
 
 
 @with_kafka
+@with_registry
 def migrate(
     query: QueryArgument,
     plan: Annotated[
@@ -69,6 +72,7 @@ def migrate(
     group: Group = None,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Change the plan of a running query; its results and their order stay the same.
 
@@ -76,7 +80,7 @@ def migrate(
     whatever dies: Ctrl-C only stops watching. Exit codes: 0 agreed, with --wait done; 1 withdrawn, or no coordinator
     answers; 2 the arguments are wrong; 130 interrupted.
     """
-    bound = find_query(query, name, clients)
+    bound = find_query(query, name, clients, access)
     tree = parse_plan(plan, bound)
     check_plan(tree, bound)
 

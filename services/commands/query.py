@@ -12,7 +12,9 @@ from schemas.messages.control import MemberRecord, RegisteredQuery
 from schemas.timestamps import format_progress
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, QueryName, Replication
-from services.files.query_files import pick_query, read_queries, read_query
+from services.commands.options.registry import with_registry
+from services.files.query_files import pick_query, query_text, read_queries
+from services.formats.registry_access import RegistryAccess
 from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
 from services.registry import query_registry as registry
@@ -36,6 +38,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the query: le
 
 @app.command()
 @with_kafka
+@with_registry
 def register(
     name: Name,
     query: Annotated[Path, typer.Argument(metavar="QUERY.sql", help="File with CREATE STREAM and INSERT INTO.")],
@@ -59,6 +62,7 @@ def register(
     replication: Replication = -1,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Register a query file under a name, in place of what the name stood for; with --group, add to the group."""
     if not name.replace("_", "").replace("-", "").isalnum():
@@ -66,12 +70,12 @@ def register(
     if from_now and not group:
         raise UsageError("--from-now is for queries that join a group: add --group")
     if group:
-        _register_in_group(clients, name, query, pick, from_now=from_now, replication=replication or -1)
+        _register_in_group(clients, access, name, query, pick, from_now=from_now, replication=replication or -1)
         return
     if find_group(clients, name) is not None:
         raise UsageError(f"{name!r} is a group of queries: add --group, or take another name")
-    bound = read_query(query, pick)
-    text = query.read_text("utf-8-sig")
+    text = query_text(query, access)
+    bound = pick_query(text, pick, str(query))
     registry.register(clients, RegisteredQuery(name=name, text=text, pick=pick), replication or -1)
     typer.echo(f"registered {name}: {_shown(bound.name)}")
 
@@ -109,12 +113,19 @@ def drop(name: Name, pick: QueryName = None, *, clients: KafkaClients) -> None:
 
 
 def _register_in_group(
-    clients: KafkaClients, name: str, file: Path, pick: str | None, *, from_now: bool, replication: int
+    clients: KafkaClients,
+    access: RegistryAccess,
+    name: str,
+    file: Path,
+    pick: str | None,
+    *,
+    from_now: bool,
+    replication: int,
 ) -> None:
     if name in registry.registered(clients):
         raise UsageError(f"{name!r} is a query, not a group: take another name, or `weir query drop {name}`")
-    read_queries(file, pick)  # says what is wrong with the file
-    text = file.read_text("utf-8-sig")
+    read_queries(file, pick, access)  # says what is wrong with the file
+    text = query_text(file, access)
     # Imported here: it checks output as workers do, and kernels take a second.
     from services.registry.group_registration import register_in_group
 

@@ -261,7 +261,7 @@ def worker(
         entry = None if query.exists() else find_group(clients, str(query))
         if entry is not None and name is not None:
             raise UsageError(f"--query {name}: {entry.name!r} is a group, whose queries all run")
-        bound = find_query(query, name, clients) if entry is None else entry.query()
+        bound = find_query(query, name, clients, access) if entry is None else entry.query()
         rows = table_paths(bound, query, table or [])
         settings = WorkerSettings(
             clients=clients,

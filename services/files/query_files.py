@@ -7,39 +7,55 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from schemas.errors import UsageError
+from schemas.language.columns import with_columns
 from schemas.language.program import parse_program
 from schemas.query import Query
+from services.formats.columns import SchemaColumns
+from services.formats.registry_access import RegistryAccess
 
 
-def read_query(path: Path, name: str | None) -> Query:
+def read_query(path: Path, name: str | None, access: RegistryAccess) -> Query:
     """The query of a file; `name` picks one by its sink if there are several.
+
+    Args:
+        access: how to reach the registry of streams that are declared without columns.
 
     Raises:
         UsageError: the file cannot be read, or has no query, or several.
         QueryError: the text is wrong; shows where.
+        BrokerError: the registry does not answer.
     """
-    return pick_query(_text(path), name, str(path))
+    return pick_query(query_text(path, access), name, str(path))
 
 
-def read_queries(path: Path, name: str | None) -> tuple[Query, ...]:
+def read_queries(path: Path, name: str | None, access: RegistryAccess) -> tuple[Query, ...]:
     """All queries of a file, at least one; or only the query whose sink is `name`, if given.
 
     Raises:
         UsageError: the file cannot be read, or has no query, or none of that name.
         QueryError: the text is wrong; shows where.
+        BrokerError: the registry does not answer.
     """
-    text = _text(path)
+    text = query_text(path, access)
     queries = () if name is not None else parse_program(text).queries
     return queries or (pick_query(text, name, str(path)),)
 
 
-def _text(path: Path) -> str:
+def query_text(path: Path, access: RegistryAccess) -> str:
+    """The text of a file, with the columns of streams that are declared without.
+
+    Raises:
+        UsageError: the file cannot be read.
+        QueryError: the text is wrong; shows where.
+        BrokerError: the registry does not answer.
+    """
     try:
-        return path.read_text("utf-8-sig")
+        text = path.read_text("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read the query {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"the query {path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return with_columns(text, SchemaColumns(access, path.parent))
 
 
 def pick_query(text: str, name: str | None, place: str) -> Query:

@@ -10,13 +10,14 @@ from typing import Protocol
 
 from schemas.avro.decoder import AvroDecoder, SchemaOf
 from schemas.avro.rules import Wanted, misfits
-from schemas.avro.schema import Avro, parse_avro
+from schemas.avro.schema import Avro
 from schemas.codecs.decoded import Decoded
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64
 from schemas.errors import DataError, UsageError
 from schemas.query import Query, Stream
 from services.formats.registry_access import RegistryAccess
+from services.formats.schema_files import read_schema
 from services.formats.schema_registry import PATIENCE_S, SchemaRegistry
 from services.process.logs import get_log
 
@@ -91,12 +92,7 @@ def make_decoders(query: Query, file: Path, access: RegistryAccess, patience_s: 
             continue
         path = folder / stream.schema
         if stream.schema not in found:
-            try:
-                found[stream.schema] = parse_avro(path.read_bytes())
-            except OSError as error:
-                raise DataError(f"{stream}: cannot read the schema {path}: {error.strerror}") from None
-            except DataError as error:
-                raise DataError(f"{path}: {error}") from None
+            found[stream.schema] = read_schema(path)
         for reason in misfits(found[stream.schema], _wanted(stream)):
             raise DataError(f"{path}: {stream} declares {reason}")
     return Decoders(found, access, patience_s)

@@ -29,6 +29,8 @@ PATIENCE_S: Final = 0.2
 PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 
+_NO_SUCH_SUBJECT: Final = 40401
+_NO_SUCH_VERSION: Final = 40402
 _NO_SUCH_SCHEMA: Final = 40403
 _MAX_REFERENCES: Final = 1000
 
@@ -115,12 +117,50 @@ class SchemaRegistry:
             if error.error_code == _NO_SUCH_SCHEMA:
                 raise RecordError(f"the registry has no schema {number}") from None
             raise
-        if (schema.schema_type or "AVRO") != "AVRO":
-            raise RecordError(f"schema {number} of the registry is {schema.schema_type}, expected AVRO")
         try:
-            return parse_avro(schema.schema_str or "", _referenced(client, schema))
+            return _parsed(client, schema, number)
         except DataError as error:
-            raise RecordError(f"schema {number} of the registry cannot be used: {error}") from None
+            raise RecordError(str(error)) from None
+
+
+def latest_schema(url: str, access: RegistryAccess, subject: str) -> tuple[int, Avro] | None:
+    """Return the number of the latest schema of a subject, and the schema; None if there is none.
+
+    Raises:
+        DataError: it is no Avro schema.
+        BrokerError: the registry does not answer.
+    """
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    client = SchemaRegistryClient(access.client_settings(url))
+    try:
+        latest = client.get_latest_version(subject)
+        return latest.schema_id or 0, _parsed(client, latest.schema, latest.schema_id or 0)
+    except DataError:
+        raise
+    except SchemaRegistryError as error:
+        if error.error_code in (_NO_SUCH_SUBJECT, _NO_SUCH_VERSION):
+            return None
+        raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
+    except Exception as error:  # whatever the client's HTTP library raises
+        raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
+
+
+def _parsed(client: SchemaRegistryClient, schema: Schema, number: int) -> Avro:
+    """Parse a schema of a registry.
+
+    Raises:
+        DataError: it is no Avro schema.
+        Exception: the registry does not answer what the schema refers to.
+    """
+    if (schema.schema_type or "AVRO") != "AVRO":
+        raise DataError(f"schema {number} of the registry is {schema.schema_type}, expected AVRO")
+    references = _referenced(client, schema)
+    try:
+        return parse_avro(schema.schema_str or "", references)
+    except DataError as error:
+        raise DataError(f"schema {number} of the registry cannot be used: {error}") from None
 
 
 def _referenced(client: SchemaRegistryClient, schema: Schema) -> list[str]:

@@ -15,6 +15,7 @@ from schemas.errors import BrokerError, UsageError
 from schemas.messages.control import ControlMessage, RegisteredGroup, RegisteredQuery, decode_control, encode_control
 from schemas.query import Query
 from services.files.query_files import pick_query, read_query
+from services.formats.registry_access import RegistryAccess
 from services.kafka.log_consumer import position_of
 from services.kafka.readback import read_to_end
 from services.kafka.topics import REGISTRY, TopicAdmin
@@ -29,16 +30,19 @@ def names_file(given: Path) -> bool:
     return given.exists() or bool(given.suffix) or len(given.parts) > 1
 
 
-def find_query(given: Path, pick: str | None, clients: KafkaClients) -> Query:
+def find_query(given: Path, pick: str | None, clients: KafkaClients, access: RegistryAccess) -> Query:
     """The query of a file, or the registered query of that name if there is no such file.
+
+    Args:
+        access: how to reach the registry of streams that are declared without columns.
 
     Raises:
         UsageError: there is neither, or the text has no query or several.
         QueryError: the text is wrong; shows where.
-        BrokerError: the name must be looked up and Kafka does not answer.
+        BrokerError: the name must be looked up and Kafka does not answer, or the registry does not.
     """
     if names_file(given):
-        return read_query(given, pick)
+        return read_query(given, pick, access)
     found = registered(clients, str(given)).get(str(given))
     if found is None:
         raise UsageError(

@@ -31,6 +31,7 @@ from schemas.query import Query, Stream
 from services.broker import broker as brokers
 from services.cli import app
 from services.files.query_files import read_query
+from services.formats.registry_access import RegistryAccess
 from tests.broker_fixture import SessionBroker
 
 RESULTS = 9_848
@@ -44,7 +45,7 @@ def feeds() -> tuple[Feed, Feed]:
 
 @pytest.fixture(scope="module")
 def query() -> Query:
-    return read_query(QUERY, None)
+    return read_query(QUERY, None, RegistryAccess())
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,14 @@ from schemas.errors import BrokerError
 from schemas.timestamps import format_progress
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, QueryArgument, QueryName, group_of
+from services.commands.options.registry import with_registry
+from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
 
 
 @with_kafka
+@with_registry
 def decisions(
     query: QueryArgument,
     name: QueryName = None,
@@ -28,13 +31,14 @@ def decisions(
     ] = False,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """List the changes of plans that `weir worker --adapt` has weighed: when, why, what was expected, what came of it.
 
     Times are event times. Exit codes: 0 listed; 1 no worker has adapted the query, or Kafka does not answer; 2 the
     arguments are wrong.
     """
-    bound = find_query(query, name, clients)
+    bound = find_query(query, name, clients, access)
 
     # Imported here: the engine takes a second, which a wrong argument need not wait for.
     import orjson

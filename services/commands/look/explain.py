@@ -15,8 +15,10 @@ from schemas.query import Query
 from schemas.timestamps import format_progress
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, QueryArgument, TableFiles, group_of
+from services.commands.options.registry import with_registry
 from services.commands.run.options import ExecutorChoice
 from services.files.query_files import listed, read_queries, source_paths, table_paths
+from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query
 
@@ -29,6 +31,7 @@ DECISIONS = 5
 
 
 @with_kafka
+@with_registry
 def explain(
     query: QueryArgument,
     plan: Annotated[
@@ -99,6 +102,7 @@ def explain(
     group: Group = None,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Print the plan of a query: joins, keys, where each predicate acts, windows, expected sizes.
 
@@ -117,7 +121,7 @@ def explain(
     if executor in (ExecutorChoice.JUGGLER, ExecutorChoice.APART):
         raise UsageError(f"--executor {executor}: --analyze does not show shared operators; omit --analyze")
     if name is None and query.exists():
-        queries = read_queries(query, None)
+        queries = read_queries(query, None, access)
         if len(queries) > 1:
             single = {"--analyze": analyze, "--plan": plan, "--source": source, "--html": html}
             for option in (option for option, value in single.items() if value):
@@ -128,7 +132,7 @@ def explain(
     running = analyze and not source
     if running and plan is not None:
         raise UsageError("--plan: a query that runs has a plan already; `weir migrate` changes it")
-    bound = find_query(query, name, clients)
+    bound = find_query(query, name, clients, access)
     tree = parse_plan(plan, bound) if plan is not None else None
     paths = source_paths(bound, source or [], complete=analyze and not running)
     rows = table_paths(bound, query, table or [])

@@ -13,7 +13,9 @@ import typer
 from schemas.errors import UsageError
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, QueryArgument, QueryName, group_of
+from services.commands.options.registry import with_registry
 from services.commands.stopping import stop_event
+from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
 from services.registry.group_registry import find_group
 from services.registry.query_registry import find_query, names_file
@@ -27,6 +29,7 @@ EVERY_S = 1.0
 
 
 @with_kafka
+@with_registry
 def ui(
     query: Annotated[
         Path | None,
@@ -85,6 +88,7 @@ def ui(
     ] = False,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Serve a page that shows a running query: how far it is and what holds it back, plan, rates, tasks, decisions.
 
@@ -97,7 +101,7 @@ def ui(
     options = PageOptions(
         bind, port, names or (), hide_values, changes, (str(query), *(("--query", name) if name else ()))
     )
-    with _pages(clients, query, name, group, options) as (what, server):
+    with _pages(clients, access, query, name, group, options) as (what, server):
         typer.echo(f"{what}: {server.address}", err=True)
         if browser:
             webbrowser.open(server.address)
@@ -106,7 +110,12 @@ def ui(
 
 @contextmanager
 def _pages(
-    clients: KafkaClients, query: Path | None, name: str | None, group: str | None, options: PageOptions
+    clients: KafkaClients,
+    access: RegistryAccess,
+    query: Path | None,
+    name: str | None,
+    group: str | None,
+    options: PageOptions,
 ) -> Iterator[tuple[str, PageServer]]:
     """Serve what the arguments name; yields that and the server."""
     from services.ui.cluster import serve_cluster
@@ -119,7 +128,7 @@ def _pages(
             yield "registered queries", server
         return
     entry = None if names_file(query) else find_group(clients, str(query))
-    bound = find_query(query, name, clients) if entry is None else entry.query()
+    bound = find_query(query, name, clients, access) if entry is None else entry.query()
     of = group_of(bound, group)
     with (
         serve(clients, bound, of, options) if entry is None else serve_group(clients, entry.name, of, options)
@@ -128,12 +137,14 @@ def _pages(
 
 
 @with_kafka
+@with_registry
 def top(
     query: QueryArgument,
     name: QueryName = None,
     group: Group = None,
     *,
     clients: KafkaClients,
+    access: RegistryAccess,
 ) -> None:
     """Show a running query in the terminal, anew each second: how far it is, what holds it back, plan, rates, tasks.
 
@@ -141,7 +152,7 @@ def top(
     arguments are wrong.
     """
     entry = None if names_file(query) else find_group(clients, str(query))
-    bound = find_query(query, name, clients) if entry is None else entry.query()
+    bound = find_query(query, name, clients, access) if entry is None else entry.query()
     from rich.console import Console
     from rich.live import Live
 

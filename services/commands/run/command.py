@@ -8,15 +8,18 @@ from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from schemas.sizes import unit_hint
 from services.commands.options.groups import with_options
+from services.commands.options.registry import with_registry
 from services.commands.run.one_query import run_query
 from services.commands.run.options import Cleanup, ExecutorChoice, RunOptions
 from services.commands.run.several_queries import run_queries
 from services.commands.run.terminal import run_page
 from services.files.query_files import read_queries
+from services.formats.registry_access import RegistryAccess
 
 
 @with_options("options", RunOptions)
-def run(*, options: RunOptions) -> None:
+@with_registry
+def run(*, options: RunOptions, access: RegistryAccess) -> None:
     """Run a query over files and write its results, ordered by their timestamp `_ts`.
 
     The same files give the same bytes. Exit codes: 0 done; 2 the query or the arguments are wrong; 1 anything
@@ -28,7 +31,7 @@ def run(*, options: RunOptions) -> None:
     epoch_ms = parse_duration(options.epoch)
     if epoch_ms == 0:
         raise UsageError("--epoch 0s: an epoch is at least 1ms")
-    queries = read_queries(options.query, options.name)
+    queries = read_queries(options.query, options.name, access)
     with run_page(queries, options) as reports:
         if len(queries) > 1 or options.executor is ExecutorChoice.APART:
             run_queries(queries, options, epoch_ms, reports)

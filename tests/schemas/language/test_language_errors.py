@@ -240,8 +240,8 @@ def test_lines_are_counted_as_they_are_shown(newline: str) -> None:
 
 
 def test_the_place_at_the_end_is_after_the_last_word() -> None:
-    error = failure("CREATE STREAM x   \n\n -- comment\n")
-    assert (error.line, error.column) == (1, 16)
+    error = failure("CREATE STREAM x (   \n\n -- comment\n")
+    assert (error.line, error.column) == (1, 18)
 
 
 # --- Damage ----------------------------------------------------------------------------------------

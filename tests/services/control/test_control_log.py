@@ -14,6 +14,7 @@ from schemas.errors import NewerFormatError, UsageError
 from schemas.messages.control import RegisteredQuery, Request, Withdraw, encode_control
 from services.control.barrier import View
 from services.control.control_log import ControlLog
+from services.formats.registry_access import RegistryAccess
 from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
 from services.registry import query_registry as registry
@@ -139,11 +140,12 @@ def test_registered_queries(clients: KafkaClients, tmp_path: Path) -> None:
     assert listed[:2] == ["my-pairs: left, right to topic pairs", "other: left, right to topic pairs"]
     assert listed[2].startswith("strange: cannot be read: ")
     registry.drop(clients, "strange")
-    assert registry.find_query(Path("my-pairs"), None, clients) == registry.find_query(path, None, clients)
+    of_name = registry.find_query(Path("my-pairs"), None, clients, RegistryAccess())
+    assert of_name == registry.find_query(path, None, clients, RegistryAccess())
     registry.drop(clients, "my-pairs")
     assert list(registry.registered(clients)) == ["other"]
     with pytest.raises(UsageError, match="'my-pairs' is no file, and no query of that name is registered"):
-        registry.find_query(Path("my-pairs"), None, clients)
+        registry.find_query(Path("my-pairs"), None, clients, RegistryAccess())
     with pytest.raises(UsageError, match="no query is registered as 'my-pairs'"):
         registry.drop(clients, "my-pairs")
     assert weir("query", "drop", "other", *where).stdout == "dropped other\n"

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from rocksdict import Options, Rdict
 
 from schemas.errors import NewerFormatError
+from services.formats.registry_access import RegistryAccess
 from services.kafka.topics import REGISTRY, ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
 from services.registry.group_registry import find_group
@@ -159,7 +160,7 @@ def test_newer_queries_stop_the_workers_of_their_group_alone(
     say(topics.bootstrap, REGISTRY, b'{"type":"query","v":99}', other)
     worker = workers.start(trial.case).wait_running()
     with pytest.raises(NewerFormatError, match="this one reads 1"):
-        find_query(Path(other), None, trial.clients)
+        find_query(Path(other), None, trial.clients, RegistryAccess())
     say(topics.bootstrap, REGISTRY, b'{"type":"query","v":99}', newer)
     refused(worker, f"'query' message {REGISTRY}[0]@")
     with pytest.raises(NewerFormatError, match="this one reads 1"):

@@ -1,0 +1,126 @@
+"""Streams that are declared without a list of columns, which come from the schema of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from schemas.avro.columns import columns_of
+from schemas.avro.schema import parse_avro
+from schemas.errors import QueryError, UsageError
+from schemas.language.columns import with_columns
+from schemas.language.program import parse_program
+from schemas.query import Field, Stream, Type
+
+COLUMNS = [
+    Field("id", Type.BIGINT),
+    Field("city", Type.STRING, ("customer", "city")),
+    Field("select", Type.DOUBLE),
+    Field("a b", Type.STRING, ("it's", 'a"b')),
+    Field("at", Type.TIMESTAMP),
+    Field("_ts", Type.BIGINT),
+]
+ORDERS = "CREATE STREAM orders WITH (format = 'avro', timestamp = 'at');"
+asked: list[Stream] = []
+
+
+def known(stream: Stream) -> Sequence[Field]:
+    asked.append(stream)
+    return COLUMNS
+
+
+def test_only_columns_that_the_text_may_use_are_written() -> None:
+    text = with_columns(f"{ORDERS} SELECT O.id AS city_of FROM orders O [RANGE 1 HOUR]", known)
+    assert text.startswith("CREATE STREAM orders (id BIGINT, at TIMESTAMP) WITH (format")
+    text = with_columns(f"{ORDERS} SELECT id FROM orders [RANGE 1 HOUR] WHERE city = 'at'", known)
+    assert "orders (id BIGINT, city STRING FROM 'customer.city', at TIMESTAMP) WITH" in text
+
+
+@pytest.mark.parametrize("items", ["*", "O.*", 'O."a b", O."select", O.id, O.city'])
+def test_what_is_written_means_what_the_schema_says(items: str) -> None:
+    (query,) = parse_program(with_columns(f"{ORDERS} SELECT {items} FROM orders O [RANGE 1 HOUR]", known)).queries
+    assert list(query.streams()[0].fields) == COLUMNS[:-1]
+
+
+def test_several_streams_and_those_with_columns() -> None:
+    asked.clear()
+    text = with_columns(
+        "CREATE STREAM a WITH (topic = 't', format = 'avro', timestamp = 'at', registry = 'http://r');"
+        "CREATE STREAM b (id BIGINT, at TIMESTAMP) WITH (format = 'avro');"
+        "CREATE STREAM c WITH (format = 'avro', timestamp = 'at', schema = 'c.avsc');"
+        "SELECT A.id AS id FROM a A, b B, c C WINDOW RANGE 1 HOUR WHERE A.id = B.id AND B.id = C.id",
+        known,
+    )
+    (query,) = parse_program(text).queries
+    assert {stream.name: len(stream.fields) for stream in query.streams()} == {"a": 2, "b": 2, "c": 2}
+    assert [(s.name, s.topic, s.registry, s.schema) for s in asked] == [
+        ("a", "t", "http://r", None),
+        ("c", "c", None, "c.avsc"),
+    ]
+
+
+def test_a_text_with_all_columns_stays_as_it_is() -> None:
+    text = "CREATE STREAM b (id BIGINT, at TIMESTAMP); -- *\nSELECT * FROM b [RANGE 1 HOUR]"
+    assert with_columns(text, known) is text
+
+
+@pytest.mark.parametrize(
+    ("declaration", "reason"),
+    [
+        ("CREATE STREAM x WITH (timestamp = 'at')", "needs a list of its columns: JSON has no schema"),
+        ("CREATE STREAM x", "needs a list of its columns: JSON has no schema"),
+        ("CREATE STREAM x WITH (format = 'avro')", "names its event time"),
+        ("CREATE STREAM x WITH (format = 'avro', timestamp = 'on')", "no column 'on' for its event time; it has id"),
+    ],
+)
+def test_errors_point_at_the_stream(declaration: str, reason: str) -> None:
+    with pytest.raises(QueryError) as failed:
+        with_columns(f"{declaration}; SELECT * FROM x [RANGE 1 HOUR]", known)
+    assert reason in str(failed.value)
+    assert (failed.value.line, failed.value.column) == (1, 15)
+
+
+def test_an_unknown_schema_is_an_error_at_the_stream() -> None:
+    def unknown(_: Stream) -> Sequence[Field]:
+        raise UsageError("nobody knows")
+
+    with pytest.raises(QueryError, match="the columns of stream 'orders' are unknown: nobody knows") as failed:
+        with_columns(ORDERS, unknown)
+    assert failed.value.column == 15
+
+
+def test_a_program_is_bound_with_columns_only() -> None:
+    with pytest.raises(QueryError, match="stream 'orders' needs a list of its columns"):
+        parse_program(f"{ORDERS} SELECT * FROM orders [RANGE 1 HOUR]")
+
+
+def test_columns_of_a_schema() -> None:
+    schema = parse_avro(
+        """{"type": "record", "name": "R", "fields": [
+            {"name": "i", "type": "int"}, {"name": "l", "type": ["null", "long"]}, {"name": "f", "type": "float"},
+            {"name": "s", "type": "string"}, {"name": "b", "type": "boolean"}, {"name": "raw", "type": "bytes"},
+            {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A"]}},
+            {"name": "d", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "t", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "m", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+            {"name": "c", "type": ["null", {"type": "record", "name": "C", "fields": [
+                {"name": "x", "type": "long"}, {"name": "again", "type": ["null", "R"]}]}]},
+            {"name": "c_x", "type": "string"}, {"name": "u", "type": ["int", "string"]},
+            {"name": "a", "type": {"type": "array", "items": "int"}},
+            {"name": "k", "type": {"type": "map", "values": "int"}}
+        ]}"""
+    )
+    assert columns_of(schema) == [
+        Field("i", Type.BIGINT),
+        Field("l", Type.BIGINT),
+        Field("f", Type.DOUBLE),
+        Field("s", Type.STRING),
+        Field("b", Type.BOOLEAN),
+        Field("e", Type.STRING),
+        Field("d", Type.TIMESTAMP),
+        Field("t", Type.TIMESTAMP),
+        Field("m", Type.DOUBLE),
+        Field("c_x", Type.BIGINT, ("c", "x")),
+    ]
+    assert columns_of(parse_avro('"string"')) == []
