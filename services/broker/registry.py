@@ -142,7 +142,7 @@ def _registry(data_dir: Path, pid: int, port: int, version: str, *, fresh: bool)
 
 
 def _start(data_dir: Path, port: int, deadline_s: float, progress: Callable[[str], None]) -> Registry:
-    java = find_java(OLDEST_JAVA, "the schema registry")
+    java = find_java(OLDEST_JAVA, "the schema registry", anywhere=True)
     files = APICURIO.files(java, progress)
     port = port or background.free_port()
     background.check_port(port)

@@ -9,8 +9,7 @@ from pathlib import Path
 from schemas.errors import UsageError
 from schemas.language.columns import with_columns
 from schemas.language.program import parse_program
-from schemas.query import Query
-from services.formats.columns import SchemaColumns
+from schemas.query import Field, Query, Stream
 from services.formats.registry_access import RegistryAccess
 
 
@@ -55,7 +54,14 @@ def query_text(path: Path, access: RegistryAccess) -> str:
         raise UsageError(f"cannot read the query {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"the query {path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    return with_columns(text, SchemaColumns(access, path.parent))
+
+    def columns_of(stream: Stream) -> Sequence[Field]:
+        # Imported here: Arrow comes with it, which `services.process.memory` prepares for, and takes its time.
+        from services.formats.columns import SchemaColumns
+
+        return SchemaColumns(access, path.parent)(stream)
+
+    return with_columns(text, columns_of)
 
 
 def pick_query(text: str, name: str | None, place: str) -> Query:

@@ -242,19 +242,20 @@ def decode_json(
                         break
                     last_seen[k] = row
                     f = columns[k]
-                if f == LEFT_TO_RULES:
-                    break
-                if f == NOTHING and k >= 0 and data[p] == 123:
-                    around[depth] = within
-                    depth += 1
-                    within = inside[k]
-                    p = skip_space(data, p + 1)
-                    if data[p] != 125:
-                        continue
-                elif f == NOTHING:
-                    p = _skip_value(data, p, ascii_only)
-                    if p < 0:
+                if f < 0:
+                    if f == LEFT_TO_RULES:
                         break
+                    if k >= 0 and data[p] == 123:
+                        around[depth] = within
+                        depth += 1
+                        within = inside[k]
+                        p = skip_space(data, p + 1)
+                        if data[p] != 125:
+                            continue
+                    else:
+                        p = _skip_value(data, p, ascii_only)
+                        if p < 0:
+                            break
                 else:
                     kind = types[f]
                     c = data[p]
@@ -310,21 +311,20 @@ def decode_json(
                                 break
                             words[f, row] = value
                         valid[f, row] = True
-                while True:
-                    p = skip_space(data, p)
-                    c = data[p]
-                    if c != 125:
-                        break
-                    p += 1
-                    if depth == 0:
-                        outcome = DECODED
-                        break
+                p = skip_space(data, p)
+                c = data[p]
+                while c == 125 and depth > 0:
                     depth -= 1
                     within = around[depth]
-                if outcome == UNSURE:
-                    if c != 44:
-                        break
                     p = skip_space(data, p + 1)
+                    c = data[p]
+                if c == 44:
+                    p = skip_space(data, p + 1)
+                elif c == 125:
+                    p += 1
+                    outcome = DECODED
+                else:
+                    break
         if outcome == DECODED:
             p = skip_space(data, p)
             if data[p] != 10:

