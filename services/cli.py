@@ -36,6 +36,12 @@ COMMANDS = {
         "may also be a registered group: then all its queries run. `weir query register --group` and `drop` add and "
         "remove queries meanwhile.",
     ),
+    "inspect": Entry(
+        "services.commands.look.inspect",
+        "inspect",
+        "Look at the last records of a topic and print a CREATE STREAM for it, ready to paste: format, columns (also "
+        "of nested objects), event time, disorder, rate, distinct values.",
+    ),
     "coordinator": Entry(
         "services.commands.coordinator",
         "coordinator",

@@ -7,7 +7,10 @@ have no column, nor has a union of several types: whoever needs one of these dec
 from __future__ import annotations
 
 from schemas.avro.schema import Avro
+from schemas.errors import DataError
 from schemas.query import Field, Path, Type
+
+MAX_COLUMNS = 10_000
 
 _TYPES = {
     "int": Type.BIGINT,
@@ -21,13 +24,25 @@ _TYPES = {
 
 
 def columns_of(schema: Avro) -> list[Field]:
-    """Return the columns in the order of the schema's fields; of two of one name the first."""
-    found: dict[str, Field] = {}
+    """Return the columns in the order of the schema's fields. Of columns of one name the one with the shortest path
+    counts; there is none if several have it.
+
+    Raises:
+        DataError: there are more than MAX_COLUMNS.
+    """
+    found: list[Field] = []
     _add(schema, (), (), found)
-    return list(found.values())
+    shortest: dict[str, list[int]] = {}
+    for column in found:
+        shortest.setdefault(column.name, []).append(len(column.place))
+    return [column for column in found if _wins(len(column.place), shortest[column.name])]
 
 
-def _add(schema: Avro, path: Path, around: tuple[Avro, ...], found: dict[str, Field]) -> None:
+def _wins(length: int, lengths: list[int]) -> bool:
+    return length == min(lengths) and lengths.count(length) == 1
+
+
+def _add(schema: Avro, path: Path, around: tuple[Avro, ...], found: list[Field]) -> None:
     if schema.kind == "union":
         branches = [branch for branch in schema.types if branch.kind != "null"]
         if len(branches) == 1:
@@ -41,7 +56,9 @@ def _add(schema: Avro, path: Path, around: tuple[Avro, ...], found: dict[str, Fi
     type = _type_of(schema)
     if type is not None and path:
         name = "_".join(map(str, path))
-        found.setdefault(name, Field(name, type, path if len(path) > 1 else ()))
+        if len(found) >= MAX_COLUMNS:
+            raise DataError(f"the schema has more than {MAX_COLUMNS} columns; declare those that are needed")
+        found.append(Field(name, type, path if len(path) > 1 else ()))
 
 
 def _type_of(schema: Avro) -> Type | None:

@@ -21,6 +21,8 @@ from schemas.codecs.slots import SlotLayout, Slots, check_size
 from schemas.columns import I64
 from schemas.query import Stream
 
+MAX_NUMBER = (1 << 31) - 1
+
 _FRAME = 5
 """Bytes of the frame: a zero and the schema's number."""
 
@@ -100,6 +102,8 @@ class AvroDecoder:
         if found is None:
             if number < 0:
                 raise RecordError("the record has no frame of a schema registry: a zero byte and a schema's number")
+            if number > MAX_NUMBER:
+                raise RecordError(f"the record names schema {number}, the numbers of registries have 31 bits")
             schema = self._schema if isinstance(self._schema, Avro) else self._schema(number)
             found = _Known(AvroRules(schema, self._wanted), program_of(schema, self._wanted))
             self._known[number] = found

@@ -19,6 +19,8 @@ from schemas.codecs.kernels import avro_records as codes
 from schemas.columns import I64
 from schemas.query import Path, Type
 
+MAX_INSTRUCTIONS = 100_000
+
 _DAY_MS = 86_400_000
 _PER_MS = {"micros": 1_000, "nanos": 1_000_000}
 
@@ -42,6 +44,17 @@ def program_of(schema: Avro, wanted: Sequence[Wanted]) -> Program:
     """Return the program that reads some columns of the records of a schema."""
     if is_recursive(schema):
         return Program(np.array([[codes.STOP, 0, 0, 0]], np.int64), (), ())
+    try:
+        return _written(schema, wanted)
+    except _TooLong:
+        return Program(np.array([[codes.STOP, 0, 0, 0]], np.int64), (), ())
+
+
+class _TooLong(Exception):
+    """A schema whose types are used so often that its program would be huge: it is left to the rules."""
+
+
+def _written(schema: Avro, wanted: Sequence[Wanted]) -> Program:
     writer = _Writer()
     slots = [(slot, one.type, one.path) for slot, one in enumerate(wanted) if has_path(schema, one.path)]
     for slot, _, _ in slots:
@@ -72,6 +85,8 @@ class _Writer:
 
     def add(self, code: int, a: int = 0, b: int = 0, c: int = 0) -> int:
         """Append an instruction; return its place."""
+        if len(self.rows) >= MAX_INSTRUCTIONS:
+            raise _TooLong
         self.rows.append([code, a, b, c])
         return len(self.rows) - 1
 
@@ -135,6 +150,8 @@ class _Writer:
                 codes.IF_KEY if is_map else codes.IF_ITEM, self.text(str(step).encode()) if is_map else int(step)
             )
             inside = [(s, t, path[1:]) for s, t, path in slots if path[0] == step]
+            for slot, _, _ in inside if is_map else ():
+                self.add(codes.NULL, slot)  # what an equal key before it has left
             self.value(type.types[0], inside, depth + 1)
             self.add(codes.JUMP, begin)
             self.rows[otherwise][2] = len(self.rows)
@@ -181,9 +198,9 @@ class _Writer:
             case _ if type.logical == "decimal":
                 self.add(codes.STOP)
             case (("int" | "long"), Type.BIGINT):
-                self.add(codes.LONG, slot)
+                self.add(codes.LONG, slot, codes.INT if type.kind == "int" else 0)
             case (("int" | "long"), Type.DOUBLE):
-                self.add(codes.LONG_AS_DOUBLE, slot)
+                self.add(codes.LONG_AS_DOUBLE, slot, codes.INT if type.kind == "int" else 0)
             case "long", Type.TIMESTAMP:
                 self.add(codes.SCALED_LONG, slot, _PER_MS[unit], 1) if unit in _PER_MS else self.add(codes.LONG, slot)
             case "int", Type.TIMESTAMP if type.logical == "date":

@@ -19,10 +19,10 @@ import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any
 
-from schemas.avro.schema import Avro
+from schemas.avro.schema import MAX_NESTING, Avro
 from schemas.codecs.decoded import RecordError, Value, check_value, refused, shown
 from schemas.paths import path_text
 from schemas.query import Path, Type
@@ -31,7 +31,13 @@ _DAY_MS = 86_400_000
 _PER_MS = {"micros": 1_000, "nanos": 1_000_000}
 
 MAX_ITEMS_OF_NOTHING = 1 << 16
-"""An array of nulls takes no bytes for its items, so a few bytes could claim any number of them."""
+"""An array of nulls takes no bytes for its items, so a few bytes could claim any number of them. A record may have so
+many more items than bytes."""
+
+MAX_DECIMAL_BYTES = 1_024
+
+_EXACT = Context(prec=4_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""Room for the digits of any decimal that is accepted: 2.41 per byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +166,12 @@ def _accepts(type: Avro, wanted: Type) -> bool:
 def _converted(type: Avro, value: Any, wanted: Wanted) -> Value:
     """Convert a value of Avro's to one of the column's."""
     logical = type.logical
+    if type.kind == "int" and not -(1 << 31) <= value < 1 << 31:
+        raise RecordError(f"field '{wanted.name}' is {value}, an int of Avro has 32 bits")
     if logical == "decimal":
-        number = Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-type.scale)
+        if len(value) > MAX_DECIMAL_BYTES:
+            raise RecordError(f"field '{wanted.name}' is a decimal of {len(value)} bytes, at most {MAX_DECIMAL_BYTES}")
+        number = Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-type.scale, _EXACT)
         if wanted.type is Type.STRING:
             return f"{number:f}"
         if wanted.type is Type.DOUBLE:
@@ -192,9 +202,19 @@ class _Reader:
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self.at = 0
+        self._items = 0
+        self._depth = 0
 
     def read(self, type: Avro) -> Any:
         """Return a record or map as dict, an array as list, null as None, and anything else as leaf."""
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            raise RecordError(f"the record has more than {MAX_NESTING} values within each other")
+        found = self._read(type)
+        self._depth -= 1
+        return found
+
+    def _read(self, type: Avro) -> Any:
         match type.kind:
             case "null":
                 return None
@@ -256,7 +276,8 @@ class _Reader:
         return count
 
     def _check_items(self, count: int) -> None:
-        if count > len(self._raw) - self.at + MAX_ITEMS_OF_NOTHING:
+        self._items += count
+        if self._items > len(self._raw) + MAX_ITEMS_OF_NOTHING:
             raise RecordError(f"broken Avro: {count} items do not fit into the record")
 
     def _branch(self, count: int, what: str) -> int:

@@ -32,6 +32,12 @@ _LOGICAL: Mapping[str, tuple[str, ...]] = {
     "duration": ("fixed",),
 }
 
+MAX_NESTING = 100
+"""How many types may be within each other, and values in a record, whose type may contain itself."""
+
+MAX_SCALE = 1_000
+"""A decimal of more digits behind the point is read as the bytes that it is."""
+
 _MISSING = object()
 
 
@@ -102,8 +108,17 @@ def _loaded(text: str | bytes) -> Any:
 @dataclass
 class _Parser:
     named: dict[str, Avro] = field(default_factory=dict)
+    depth: int = 0
 
     def type(self, schema: Any, namespace: str, where: str) -> Avro:
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise DataError(f"broken Avro schema: more than {MAX_NESTING} types within each other")
+        found = self._type(schema, namespace, where)
+        self.depth -= 1
+        return found
+
+    def _type(self, schema: Any, namespace: str, where: str) -> Avro:
         match schema:
             case str():
                 if schema in PRIMITIVES:
@@ -148,7 +163,10 @@ class _Parser:
             self._with_logical(found, schema)
         else:
             inside = name.rpartition(".")[0]
-            found.fields = tuple(self._field(one, inside, name) for one in _given(schema, "fields", where))
+            fields = _given(schema, "fields", where)
+            if not isinstance(fields, list):
+                raise _broken(where, "fields are a list")
+            found.fields = tuple(self._field(one, inside, name) for one in fields)
             if len({one.name for one in found.fields}) < len(found.fields):
                 raise _broken(where, "two fields have one name")
         return found
@@ -180,6 +198,8 @@ class _Parser:
             scale, precision = schema.get("scale", 0), schema.get("precision")
             if not isinstance(scale, int) or not isinstance(precision, int) or not 0 <= scale <= precision:
                 return found
+            if scale > MAX_SCALE:
+                return found
             found.scale = scale
         if logical == "uuid" and found.kind == "fixed" and found.size != 16:
             return found
@@ -206,9 +226,20 @@ def _broken(where: str, why: str) -> DataError:
     return DataError(f"broken Avro schema, {where}: {why}")
 
 
-def is_recursive(schema: Avro, above: Sequence[Avro] = ()) -> bool:
-    """Return whether a type contains itself."""
-    if any(schema is one for one in above):
-        return True
-    inside = [*schema.types, *(one.type for one in schema.fields)]
-    return any(is_recursive(one, (*above, schema)) for one in inside)
+def is_recursive(schema: Avro) -> bool:
+    """Return whether a type contains itself, or a type that does. Cost: linear in the types."""
+    above: set[int] = set()
+    finite: set[int] = set()
+
+    def visit(type: Avro) -> bool:
+        if id(type) in finite:
+            return False
+        if id(type) in above:
+            return True
+        above.add(id(type))
+        found = any(visit(one) for one in (*type.types, *(field.type for field in type.fields)))
+        above.remove(id(type))
+        finite.add(id(type))
+        return found
+
+    return visit(schema)

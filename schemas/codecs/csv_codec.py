@@ -1,4 +1,5 @@
-"""Decodes CSV with a header into batches, under the rules of `decoded` (tokens: `kernels.csv_records`).
+"""Decodes CSV into batches, under the rules of `decoded` (tokens: `kernels.csv_records`): files with a header, and
+Kafka's values, each a record of the declared columns in their order.
 
 An empty field without quotes is NULL; `""` is the empty string. Numbers have JSON's form, without blanks
 around them; quoted numbers are numbers. An empty line is not a record, even in a file of one column. Every
@@ -16,7 +17,8 @@ import numpy as np
 
 from schemas.codecs.decoded import Decoded, RecordError, Value, check_value, empty_batch, name_in, shown
 from schemas.codecs.kernels.csv_records import decode_csv, scan_records
-from schemas.codecs.slots import SlotLayout, Slots, check_size
+from schemas.codecs.slots import SlotLayout, Slots, check_size, count_lines
+from schemas.columns import I64
 from schemas.errors import DataError
 from schemas.query import Stream, Table, Type
 
@@ -51,6 +53,8 @@ def split_record(raw: bytes) -> list[tuple[bytes, bool]]:
         else:
             end = raw.find(b",", p)
             end = len(raw) if end < 0 else end
+            if b"\n" in raw[p:end]:
+                raise RecordError(f"field {len(fields) + 1} has a line break outside quotes")
             fields.append((raw[p:end], False))
             p = end
         if p >= len(raw):
@@ -73,7 +77,7 @@ class CsvRules:
         """
         parts = split_record(raw)
         if len(parts) != len(self._field_of):
-            raise RecordError(f"the record has {len(parts)} fields, the header has {len(self._field_of)}")
+            raise RecordError(f"the record has {len(parts)} fields, expected {len(self._field_of)}")
         values: list[Value] = [None] * len(self._fields)
         for f, (content, quoted) in zip(self._field_of, parts, strict=True):
             if f >= 0 and (content or quoted):
@@ -99,15 +103,28 @@ def _parsed(text: str, type: Type) -> Value:
 
 
 class CsvDecoder:
-    """Decodes CSV records of one stream or table under one header. Keeps no state between calls."""
+    """Decodes CSV records of one stream or table. Keeps no state between calls.
 
-    def __init__(self, stream: Stream | Table, header: bytes, file: str) -> None:
-        """Args: `header` the first record of `file`, without a byte order mark.
+    Args:
+        field_of: the declared field of each column, -1 for none. Default: the declared fields in their order.
+    """
+
+    def __init__(self, stream: Stream | Table, field_of: Sequence[int] | None = None) -> None:
+        self.stream = stream
+        self._field_of = np.array(range(len(stream.fields)) if field_of is None else field_of, np.int64)
+        self.rules = CsvRules(stream, self._field_of.tolist())
+        self._layout = SlotLayout(stream)
+
+    @staticmethod
+    def with_header(stream: Stream | Table, header: bytes, file: str) -> CsvDecoder:
+        """The decoder of a file.
+
+        Args:
+            header: the first record of `file`, without a byte order mark.
 
         Raises:
             DataError: a declared field has no column, or more than one.
         """
-        self.stream = stream
         try:
             names = [content.decode() for content, _ in split_record(header.rstrip(b"\r\n"))]
         except (RecordError, UnicodeDecodeError) as error:
@@ -127,9 +144,7 @@ class CsvDecoder:
                     f"{file}: {stream} declares column '{name}', which the header does not have"
                     f" (it has: {shown(', '.join(names))}){hint}"
                 )
-        self._field_of = np.array([declared.get(name, -1) for name in names], np.int64)
-        self.rules = CsvRules(stream, self._field_of.tolist())
-        self._layout = SlotLayout(stream)
+        return CsvDecoder(stream, [declared.get(name, -1) for name in names])
 
     def decode_lines(self, block: bytes) -> Decoded:
         """Decode whole records without the header; the row numbers count all records, empty lines included."""
@@ -151,6 +166,43 @@ class CsvDecoder:
             return record.removesuffix(b"\r")
 
         return slots.finish(lambda row: self.rules.values(raw(row)), raw, None, doubled_quotes=True)
+
+    def decode_values(self, values: Sequence[bytes | None], record_ts: I64 | None = None) -> Decoded:
+        """Decode one record per value, with or without a line end; None (a tombstone) and an empty value are dead
+        letters.
+
+        Args:
+            record_ts: (values,) the Kafka records' timestamps, used when the stream has no timestamp field.
+        """
+        if self._layout.timestamp is not None:
+            record_ts = None
+        if not values:
+            return Decoded(empty_batch(self.stream), np.zeros(0, np.int64), [], 0)
+        given = [value or b"" for value in values]
+        records = given
+        block = b"\n".join(records) + b"\n"
+        if count_lines(block) != len(records):
+            records = [record.removesuffix(b"\n") for record in given]
+            block = b"\n".join(records) + b"\n"
+        check_size(block)
+        data = np.frombuffer(block, np.uint8)
+        slots = Slots(self._layout, data, len(records))
+        starts = np.zeros(len(records) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, records), np.int64, len(records)) + 1, out=starts[1:])
+        if scan_records(data) == (len(records), len(block)):
+            slots.fill(decode_csv, self._field_of)
+            if not np.array_equal(slots.starts, starts):
+                # A quote that is not closed takes in what follows: each record goes through the rules.
+                slots = Slots(self._layout, data, len(records))
+
+        def rules(row: int) -> list[Value]:
+            record = given[row].removesuffix(b"\n").removesuffix(b"\r")
+            if not record:
+                raise RecordError("the record is empty, expected CSV")
+            return self.rules.values(record)
+
+        decoded = slots.finish(rules, lambda row: given[row], record_ts, doubled_quotes=True, blank_is_dead=True)
+        return Decoded(decoded.batch, decoded.rows, decoded.dead, decoded.records)
 
 
 def end_of_records(buffer: bytes) -> int:

@@ -17,7 +17,7 @@ The rules, for records in any format:
 A record is a dead letter, with a reason, in exactly these cases:
 
 - Its syntax is broken, wherever in the record: a bracket that is not closed, JSON that is not UTF-8, a CSV record with
-  more or fewer fields than the header.
+  more or fewer fields than expected.
 - A JSON record is not an object. Empty Kafka values and tombstones count as such records.
 - A declared field has a value that its type does not accept. The value of an undeclared field never counts.
 - Its event time is missing or out of range.
@@ -87,7 +87,10 @@ def shown(value: object) -> str:
     """A value as text for a message, cut to a length that suits a log line."""
     if isinstance(value, bool | None):
         return {True: "true", False: "false", None: "null"}[value]
-    return _cut(repr(value))
+    try:
+        return _cut(repr(value))
+    except RecursionError:
+        return "a value of many levels"
 
 
 def _cut(text: str) -> str:

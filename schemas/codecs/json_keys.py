@@ -2,11 +2,13 @@
 
 The keys form a tree: those of the record, and those of each object on the way to a column. A column that is declared
 without FROM has one key, of the record. What the pass cannot follow is left to the rules: a place in an array, and a
-value that is read for two columns.
+value that is read for two columns. A name that has an escape wherever JSON is written has no key here: the pass leaves
+every record with an escaped key to the rules, and in any other the column is NULL.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,8 @@ import numpy.typing as npt
 from schemas.codecs.kernels.json_records import LEFT_TO_RULES, MAX_NESTED, NOTHING
 from schemas.columns import I64
 from schemas.query import Path
+
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 
 @dataclass(slots=True)
@@ -60,6 +64,8 @@ def keys_of(places: Sequence[Path]) -> JsonKeys:
         within = 0
         for depth, step in enumerate(place):
             assert isinstance(step, str)
+            if _ESCAPED.search(step):
+                break
             key = keys.setdefault((within, step), _Key(within, step))
             if depth == len(place) - 1:
                 key.column = column if (key.column, key.inside) == (NOTHING, NOTHING) else LEFT_TO_RULES

@@ -2,19 +2,19 @@
 
     CREATE STREAM orders WITH (format = 'avro', timestamp = 'at');
 
-takes its columns from the schema of its records. Only those are written that the text may use: a column that a writer
-adds later then changes nothing of the query, which is the same query after a restart. What is bound, registered and
-identified is always the text with columns.
+takes its columns from the schema of its records. Only those are written that the text uses, in the order of their
+names: a field that a writer adds or moves later then changes nothing of the query, which is the same query after a
+restart. What is bound, registered and identified is always the text with columns.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
-from lark import Token
+from lark import Token, Tree
 
 from schemas.errors import UsageError
 from schemas.language.declarations import undeclared
@@ -35,19 +35,64 @@ class _Insertion:
     text: str
 
 
-def with_columns(text: str, columns_of: ColumnsOf) -> str:
+@dataclass(slots=True)
+class _Uses:
+    """Which columns a text uses.
+
+    Attributes:
+        columns: by stream, the names that follow its name or an alias of it.
+        unqualified: names that may be of any stream.
+        whole: streams of which all columns are used.
+    """
+
+    columns: dict[str, set[str]] = field(default_factory=dict)
+    unqualified: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
+
+    def of(self, stream: str, column: str) -> bool:
+        """Whether a stream's column is used."""
+        return stream in self.whole or column in self.unqualified or column in self.columns.get(stream, ())
+
+    def add(self, select: Tree[Token]) -> None:
+        """Add what a SELECT uses."""
+        streams: dict[str, str] = {}
+        for node in select.find_data("source"):
+            name, *others = (identifier(child) for child in node.children[:2] if isinstance(child, Token))
+            streams[others[0] if others else name] = name
+        for node in select.find_data("column"):
+            first, second = (*node.children, None)[:2]
+            if second is None:
+                self.unqualified.add(identifier(_given(first)))
+            else:
+                stream = streams.get(identifier(_given(first)), "")
+                self.columns.setdefault(stream, set()).add(identifier(second))
+        for node in select.find_data("columns_of_alias"):
+            self.whole.add(streams.get(identifier(_given(node.children[0])), ""))
+        if any(select.find_data("every_column")):
+            self.whole |= set(streams.values())
+
+
+def _given(node: Node | None) -> Node:
+    assert node is not None
+    return node
+
+
+def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) -> str:
     """Return the text with a column list for each stream that has none.
 
     Args:
         columns_of: is asked for each of these streams, which it gets without fields.
+        everything: write all columns, not only those that the text uses.
 
     Raises:
         QueryError: the text is broken, or the columns of a stream are unknown; shows where.
+        WeirError: what else `columns_of` raises.
     """
     source = QueryText(text)
     statements = parse_tree(source)
-    used = set(_names(statements))
-    everything = any(statements.find_pred(lambda node: node.data in ("every_column", "columns_of_alias")))
+    uses = _Uses()
+    for select in statements.find_data("select"):
+        uses.add(select)
     insertions = []
     for node in statements.find_data("create"):
         stream = undeclared(node, source)
@@ -59,33 +104,30 @@ def with_columns(text: str, columns_of: ColumnsOf) -> str:
             columns = [column for column in columns_of(stream) if column.name != EVENT_TIME]
         except UsageError as error:
             raise source.error(f"the columns of {stream} are unknown: {error}", name_token) from None
-        kept = [column for column in columns if everything or column.name in used or column.name == stream.timestamp]
+        also = {stream.timestamp, *(name for name, _ in stream.distinct)}
+        kept = [one for one in columns if everything or uses.of(stream.name, one.name) or one.name in also]
+        if not everything and stream.name not in uses.whole:
+            kept.sort(key=lambda column: column.name)
         if all(column.name != stream.timestamp for column in kept):
             known = ", ".join(column.name for column in columns)
             reason = f"{stream} has no column {stream.timestamp!r} for its event time; it has {known}"
             raise source.error(reason, name_token)
-        listed = ", ".join(map(_declaration, kept))
+        listed = ", ".join(map(declaration, kept))
         insertions.append(_Insertion(name_token.end_pos or 0, f" ({listed})"))
     for insertion in reversed(insertions):
         text = text[: insertion.at] + insertion.text + text[insertion.at :]
     return text
 
 
-def _names(node: Node) -> Iterator[str]:
-    """All names in the statements that declare nothing."""
-    if isinstance(node, Token):
-        if node.type in ("IDENT", "ALIAS", "QUOTED"):
-            yield identifier(node)
-    elif node.data not in ("create", "create_table"):
-        for child in node.children:
-            if child is not None:
-                yield from _names(child)
-
-
-def _declaration(column: Field) -> str:
-    name = column.name if _plain_name().fullmatch(column.name) else '"{}"'.format(column.name.replace('"', '""'))
+def declaration(column: Field) -> str:
+    """The text that declares a column."""
     path = " FROM '{}'".format(path_text(column.path).replace("'", "''")) if column.path else ""
-    return f"{name} {column.type}{path}"
+    return f"{written_name(column.name)} {column.type}{path}"
+
+
+def written_name(name: str) -> str:
+    """A name as a text has it: in quotes if it needs them."""
+    return name if _plain_name().fullmatch(name) else '"{}"'.format(name.replace('"', '""'))
 
 
 @cache

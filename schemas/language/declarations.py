@@ -19,7 +19,7 @@ from schemas.language.query_text import Node, QueryText, did_you_mean, identifie
 from schemas.paths import parse_path
 from schemas.query import Field, Stream, Table, Type
 
-FORMATS = ("json", "avro")
+FORMATS = ("json", "avro", "csv", "string")
 TABLE_FORMATS = ("json", "csv", "parquet")
 
 _TABLE_OPTIONS = {
@@ -53,7 +53,7 @@ _OTHER_TYPE_NAMES = {
     "DATE": Type.TIMESTAMP,
     "DATETIME": Type.TIMESTAMP,
 }
-_URL = re.compile(r"https?://[^\s/@]+(/\S*)?")
+REGISTRY_URL = re.compile(r"https?://[^\s/@]+(/\S*)?")
 # Kafka's rule for topic names, less the room that `<query>.late` needs within 249 characters.
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,240}")
 
@@ -64,6 +64,7 @@ def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
     times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP]
     format = options.format(FORMATS) or FORMATS[0]
     schema, registry = options.schema(format)
+    options.check_columns(format)
     return Stream(
         name,
         tuple(fields.values()),
@@ -94,15 +95,15 @@ def undeclared(node: Tree[Token], text: QueryText) -> Stream | None:
     format = options.format(FORMATS) or FORMATS[0]
     schema, registry = options.schema(format)
     timestamp = options.column("timestamp")
-    if format == "json":
-        raise text.error(f"stream {name!r} needs a list of its columns: JSON has no schema", name_token)
+    if format != "avro":
+        raise text.error(f"stream {name!r} needs a list of its columns: format {format!r} has no schema", name_token)
     if timestamp is None:
         raise text.error(
             f"stream {name!r} without a list of its columns names its event time: WITH ({_OPTIONS['timestamp']})",
             name_token,
         )
-    topic = options.topic() or name
-    return Stream(name, (), topic, format, timestamp, schema=schema, registry=registry)
+    topic, distinct = options.topic() or name, options.distinct(declared=False)
+    return Stream(name, (), topic, format, timestamp, distinct=distinct, schema=schema, registry=registry)
 
 
 def bind_table(node: Tree[Token], text: QueryText) -> Table:
@@ -147,7 +148,8 @@ def _bind_field(node: Tree[Token], text: QueryText) -> Field:
     if path_token is None:
         return Field(name, Type[written])
     try:
-        return Field(name, Type[written], parse_path(unquoted(str(path_token))))
+        path = parse_path(unquoted(str(path_token)))
+        return Field(name, Type[written], () if path == (name,) else path)
     except UsageError as error:
         raise text.error(str(error), path_token) from None
 
@@ -218,7 +220,7 @@ class _Options:
         """Where the schemas of a stream's records are: a file, or a registry's URL; neither where the worker's registry
         has them, or the format has none."""
         file, registry = self._file("schema"), self._string("registry")
-        if registry is not None and not _URL.fullmatch(registry):
+        if registry is not None and not REGISTRY_URL.fullmatch(registry):
             raise self._refused("registry", "is the URL of a schema registry")
         for key, given in (("schema", file), ("registry", registry)):
             if given is not None and format != "avro":
@@ -226,6 +228,14 @@ class _Options:
         if file is not None and registry is not None:
             raise self._refused("registry", "excludes 'schema': records name a registry's schemas, or have all one")
         return file, registry
+
+    def check_columns(self, format: str) -> None:
+        """Refuse columns that records of a format cannot have."""
+        if format == "string" and [field.type for field in self._fields.values()] != [Type.STRING]:
+            raise self._refused("format", "takes a whole record as a column: declare one column, a STRING")
+        nested = next((field.name for field in self._fields.values() if field.path), None)
+        if nested is not None and format in ("csv", "string"):
+            raise self._refused("format", f"has no names, so FROM of column {nested!r} means nothing")
 
     def format(self, formats: Sequence[str]) -> str | None:
         name = self._string("format")
@@ -274,7 +284,8 @@ class _Options:
             raise self._refused("rate", "must be > 0 and finite")
         return rate
 
-    def distinct(self) -> tuple[tuple[str, int], ...]:
+    def distinct(self, *, declared: bool = True) -> tuple[tuple[str, int], ...]:
+        """Columns and their numbers of distinct values; whether they must be declared."""
         written = self._string("distinct")
         if written is None:
             return ()
@@ -283,7 +294,7 @@ class _Options:
             name, colon, digits = (part.strip() for part in pair.rpartition(":"))
             if not colon or not re.fullmatch(r"0*[1-9][0-9]{0,17}", digits):
                 raise self._refused("distinct", "takes column:count pairs with counts from 1")
-            if name not in self._fields:
+            if declared and name not in self._fields:
                 raise self._no_column("distinct", name)
             if name in counts:
                 raise self._refused("distinct", f"names column {name!r} twice")

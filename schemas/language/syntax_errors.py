@@ -124,7 +124,7 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
         ("_AND", "AND"),
         ("_OR", "OR"),
         ("NULL", "NULL"),
-        ("STRING", "a string such as '5 MINUTES'"),
+        ("STRING", "a string in quotes such as '5 MINUTES'"),
         ("STAR", "'*'"),
         ("_LPAR", "'('"),
         ("_RPAR", "')'"),

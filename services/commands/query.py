@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from schemas.errors import UsageError
+from schemas.language.program import parse_program
 from schemas.messages.control import MemberRecord, RegisteredQuery
 from schemas.timestamps import format_progress
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, QueryName, Replication
 from services.commands.options.registry import with_registry
-from services.files.query_files import pick_query, query_text, read_queries
+from services.files.query_files import pick_query, query_text
 from services.formats.registry_access import RegistryAccess
 from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
@@ -124,8 +125,11 @@ def _register_in_group(
 ) -> None:
     if name in registry.registered(clients):
         raise UsageError(f"{name!r} is a query, not a group: take another name, or `weir query drop {name}`")
-    read_queries(file, pick, access)  # says what is wrong with the file
-    text = query_text(file, access)
+    entry = find_group(clients, name)
+    known = {} if entry is None else {stream.name: stream.fields for stream in entry.query().streams()}
+    text = query_text(file, access, known)
+    if pick is not None or not parse_program(text).queries:
+        pick_query(text, pick, str(file))  # says what is wrong with the file
     # Imported here: it checks output as workers do, and kernels take a second.
     from services.registry.group_registration import register_in_group
 

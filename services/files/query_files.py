@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from schemas.errors import UsageError
@@ -40,8 +40,12 @@ def read_queries(path: Path, name: str | None, access: RegistryAccess) -> tuple[
     return queries or (pick_query(text, name, str(path)),)
 
 
-def query_text(path: Path, access: RegistryAccess) -> str:
+def query_text(path: Path, access: RegistryAccess, group: Mapping[str, Sequence[Field]] | None = None) -> str:
     """The text of a file, with the columns of streams that are declared without.
+
+    Args:
+        group: for a group's queries, the columns of the streams that the group reads already. Then all columns of a
+            stream are written, since its queries share it.
 
     Raises:
         UsageError: the file cannot be read.
@@ -59,9 +63,10 @@ def query_text(path: Path, access: RegistryAccess) -> str:
         # Imported here: Arrow comes with it, which `services.process.memory` prepares for, and takes its time.
         from services.formats.columns import SchemaColumns
 
-        return SchemaColumns(access, path.parent)(stream)
+        known = None if group is None else group.get(stream.name)
+        return SchemaColumns(access, path.parent)(stream) if known is None else known
 
-    return with_columns(text, columns_of)
+    return with_columns(text, columns_of, everything=group is not None)
 
 
 def pick_query(text: str, name: str | None, place: str) -> Query:

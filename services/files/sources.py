@@ -196,7 +196,7 @@ class SourceFile:
         end = self._rest.find(b"\n") + 1 or len(self._rest)
         if not self._rest:
             raise DataError(f"{self.name} is empty, expected a CSV header")
-        decoder = CsvDecoder(self.stream, self._rest[:end], self.name)
+        decoder = CsvDecoder.with_header(self.stream, self._rest[:end], self.name)
         self._rest = self._rest[end:]
         self._lines = 2
         return decoder

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from schemas.avro.decoder import AvroDecoder, SchemaOf
+from schemas.avro.decoder import AvroDecoder
 from schemas.avro.rules import Wanted, misfits
 from schemas.avro.schema import Avro
+from schemas.codecs.csv_codec import CsvDecoder
 from schemas.codecs.decoded import Decoded
 from schemas.codecs.json_codec import JsonDecoder
+from schemas.codecs.string_codec import StringDecoder
 from schemas.columns import I64
 from schemas.errors import DataError, UsageError
 from schemas.query import Query, Stream
@@ -38,6 +40,10 @@ class Decoder(Protocol):
         """
 
 
+_PLAIN: Mapping[str, Callable[[Stream], Decoder]] = {"json": JsonDecoder, "csv": CsvDecoder, "string": StringDecoder}
+"""The decoders that need nothing but the stream."""
+
+
 @dataclass(slots=True)
 class Decoders:
     """Makes decoders.
@@ -52,6 +58,7 @@ class Decoders:
     access: RegistryAccess = field(default_factory=RegistryAccess)
     patience_s: float = PATIENCE_S
     _registries: dict[str, SchemaRegistry] = field(default_factory=dict, init=False, repr=False)
+    _told: set[tuple[str, int]] = field(default_factory=set, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def of(self, stream: Stream) -> Decoder:
@@ -60,8 +67,8 @@ class Decoders:
         Raises:
             UsageError: it is not known where their schemas are.
         """
-        if stream.format == "json":
-            return JsonDecoder(stream)
+        if (plain := _PLAIN.get(stream.format)) is not None:
+            return plain(stream)
         wanted = _wanted(stream)
         if stream.schema is not None:
             return AvroDecoder(stream, wanted, self.files[stream.schema])
@@ -73,7 +80,24 @@ class Decoders:
             )
         with self._lock:
             registry = self._registries.setdefault(url, SchemaRegistry(url, self.access, self.patience_s))
-        return AvroDecoder(stream, wanted, _told(stream, wanted, registry))
+
+        def schema_of(number: int) -> Avro:
+            schema = registry.schema(number)
+            self._tell(stream, wanted, number, schema)
+            return schema
+
+        return AvroDecoder(stream, wanted, schema_of)
+
+    def _tell(self, stream: Stream, wanted: Sequence[Wanted], number: int, schema: Avro) -> None:
+        """Log that a stream has records of a schema, once, and whether it has the stream's columns."""
+        with self._lock:
+            if (stream.name, number) in self._told:
+                return
+            self._told.add((stream.name, number))
+        if problem := "; ".join(misfits(schema, wanted)):
+            LOG.warning("a schema does not fit its stream", stream=stream.name, schema=number, reason=problem)
+        else:
+            LOG.info("new schema", stream=stream.name, schema=number, topic=stream.topic)
 
 
 def make_decoders(query: Query, file: Path, access: RegistryAccess, patience_s: float = PATIENCE_S) -> Decoders:
@@ -101,18 +125,3 @@ def make_decoders(query: Query, file: Path, access: RegistryAccess, patience_s: 
 def _wanted(stream: Stream) -> tuple[Wanted, ...]:
     return tuple(Wanted(one.name, one.place, one.type) for one in stream.fields)
 
-
-def _told(stream: Stream, wanted: Sequence[Wanted], registry: SchemaRegistry) -> SchemaOf:
-    """Schemas of a registry; a decoder asks once for each."""
-
-    def schema_of(number: int) -> Avro:
-        schema = registry.schema(number)
-        reasons = misfits(schema, wanted)
-        if reasons:
-            problem = "; ".join(reasons)
-            LOG.warning("a schema does not fit its stream", stream=stream.name, schema=number, reason=problem)
-        else:
-            LOG.info("new schema", stream=stream.name, schema=number, topic=stream.topic)
-        return schema
-
-    return schema_of

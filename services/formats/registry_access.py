@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 TIMEOUT_S: Final = 10.0
 
@@ -29,8 +30,14 @@ class RegistryAccess:
     key: str | None = None
 
     def client_settings(self, url: str) -> dict[str, Any]:
-        """The settings of Confluent's client."""
+        """The settings of Confluent's client.
+
+        The name, the password, the token and the certificate go to the registry that they are given for: a query may
+        name any other.
+        """
         found: dict[str, Any] = {"url": url, "timeout": TIMEOUT_S, "max.retries": 0}
+        if self.url is None or _origin(url) != _origin(self.url):
+            return found | ({"ssl.ca.location": self.ca} if self.ca else {})
         if self.username is not None:
             found["basic.auth.user.info"] = f"{self.username}:{self.password or ''}"
         if self.token is not None:
@@ -43,3 +50,8 @@ class RegistryAccess:
             "ssl.key.location": self.key or self.certificate,
         }
         return found | {name: file for name, file in files.items() if file}
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc

@@ -29,6 +29,11 @@ PATIENCE_S: Final = 0.2
 PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 
+GRACE_S: Final = 3.0
+"""How long the registry is asked for a schema that it does not have, before records that name it are dead letters."""
+
+GRACE_EVERY_S: Final = 30.0
+
 _NO_SUCH_SUBJECT: Final = 40401
 _NO_SUCH_VERSION: Final = 40402
 _NO_SUCH_SCHEMA: Final = 40403
@@ -53,8 +58,9 @@ class SchemaRegistry:
         self._access = access
         self._patience_s = patience_s
         self._lock = threading.Lock()
-        self._answers: dict[int, Future[Avro]] = {}
+        self._answers: dict[int, Future[Avro | str]] = {}
         self._problem = ""
+        self._next_grace = 0.0
 
     def schema(self, number: int) -> Avro:
         """Return the schema of a number.
@@ -71,56 +77,80 @@ class SchemaRegistry:
                 # A thread that waits for a dead registry must not keep the process alive.
                 threading.Thread(target=self._ask, args=(number, answer), name=f"schema-{number}", daemon=True).start()
         try:
-            return answer.result(self._patience_s if is_new else 0)
+            found = answer.result(self._patience_s if is_new else 0)
         except TimeoutError:
             why = self._problem or "no answer yet"
             raise SchemaUnavailable(f"schema {number} of the registry {self.url} is unknown: {why}") from None
+        if isinstance(found, str):
+            raise RecordError(found)
+        return found
 
-    def _ask(self, number: int, answer: Future[Avro]) -> None:
-        """Ask until the registry has answered."""
+    def _ask(self, number: int, answer: Future[Avro | str]) -> None:
+        """Ask until the registry has answered: a schema, or why a record cannot have it."""
         pause_s = PAUSE_S
+        patient_until: float | None = None
         while True:
             try:
-                found = self._asked(number)
-            except RecordError as error:
-                answer.set_exception(error)
-                return
+                answer.set_result(self._asked(number))
+                break
+            except _Missing as error:
+                # A replica of a registry may learn of a schema a little later than who reads its records.
+                patient_until = self._grace() if patient_until is None else patient_until
+                if time.monotonic() >= patient_until:
+                    answer.set_result(str(error))
+                    break
+            except DataError as error:
+                answer.set_result(str(error))
+                break
             except Exception as error:  # whatever the client and its HTTP library raise: the operator has to see it
-                problem = " ".join(str(error).split()) or type(error).__name__
-                if problem != self._problem:
-                    self._problem = problem
-                    LOG.warning("the schema registry does not answer, records wait", registry=self.url, reason=problem)
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                continue
-            if self._problem:
-                self._problem = ""
-                LOG.info("the schema registry answers again", registry=self.url)
-            answer.set_result(found)
-            return
+                self._note(" ".join(str(error).split()) or type(error).__name__)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._note("")
+
+    def _grace(self) -> float:
+        """Until when to ask again for a number that the registry does not have. Only one number in a while has time:
+        garbage could name any."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next_grace:
+                return now
+            self._next_grace = now + GRACE_EVERY_S
+            return now + GRACE_S
+
+    def _note(self, problem: str) -> None:
+        with self._lock:
+            if problem == self._problem:
+                return
+            self._problem = problem
+        if problem:
+            LOG.warning("the schema registry does not answer, records wait", registry=self.url, reason=problem)
+        else:
+            LOG.info("the schema registry answers again", registry=self.url)
 
     def _asked(self, number: int) -> Avro:
         """Ask once.
 
         Raises:
-            RecordError: there is no such schema, or it is no Avro schema.
+            _Missing: there is no such schema.
+            DataError: it is no Avro schema.
             Exception: the registry does not answer.
         """
         from confluent_kafka.schema_registry import SchemaRegistryClient
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-        # A client of its own: Confluent's remembers, and one for all would share a connection between threads.
-        client = SchemaRegistryClient(self._access.client_settings(self.url))
-        try:
-            schema = client.get_schema(number)
-        except SchemaRegistryError as error:
-            if error.error_code == _NO_SUCH_SCHEMA:
-                raise RecordError(f"the registry has no schema {number}") from None
-            raise
-        try:
-            return _parsed(client, schema, number)
-        except DataError as error:
-            raise RecordError(str(error)) from None
+        # A client of its own: one for all would share a connection between threads.
+        with SchemaRegistryClient(self._access.client_settings(self.url)) as client:
+            try:
+                return _parsed(client, client.get_schema(number), number)
+            except SchemaRegistryError as error:
+                if error.error_code in (_NO_SUCH_SUBJECT, _NO_SUCH_VERSION, _NO_SUCH_SCHEMA):
+                    raise _Missing(f"the registry has no schema {number}") from None
+                raise
+
+
+class _Missing(Exception):
+    """The registry answers that it has no such schema."""
 
 
 def latest_schema(url: str, access: RegistryAccess, subject: str) -> tuple[int, Avro] | None:
@@ -133,10 +163,10 @@ def latest_schema(url: str, access: RegistryAccess, subject: str) -> tuple[int, 
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-    client = SchemaRegistryClient(access.client_settings(url))
     try:
-        latest = client.get_latest_version(subject)
-        return latest.schema_id or 0, _parsed(client, latest.schema, latest.schema_id or 0)
+        with SchemaRegistryClient(access.client_settings(url)) as client:
+            latest = client.get_latest_version(subject)
+            return latest.schema_id or 0, _parsed(client, latest.schema, latest.schema_id or 0)
     except DataError:
         raise
     except SchemaRegistryError as error:

@@ -353,7 +353,7 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     decoder.decode_lines(encode_tuples(batch.slice(0, ROWS // 4)).data)
     _through_avro(stream)
     names = [field.name for field in stream.fields]
-    csv = CsvDecoder(stream, ",".join(names).encode(), "warm-up.csv")
+    csv = CsvDecoder.with_header(stream, ",".join(names).encode(), "warm-up.csv")
     csv.decode_lines(
         b'1700000000000,1,2,0.5,"a ""quoted"" text",true\n2023-11-14T22:13:20Z,,-3,1e-7,plain,\n'
         b"1700000000000,x,2,0.12345678901234567890,,false\n"

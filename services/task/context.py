@@ -123,6 +123,8 @@ class TaskContext:
             except SchemaUnavailable as error:
                 lane.retained.appendleft(batch)
                 lane.waits_for = str(error)
+                if lane.idle:
+                    lane.set_idle(self.engine, False)  # it is no longer silent, and its tuples must not become late
                 return
             lane.waits_for = ""
             self.trace.decoded(began, taken)

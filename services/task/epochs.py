@@ -80,7 +80,7 @@ class EpochLoop:
     def _read(self, timer: EpochTimer) -> None:
         """Feed the engine until the next epoch is due."""
         context = self._context
-        context.step = "reading"
+        context.step = self._what_it_reads()
         while not self.stopping and context.rejected.size_bytes < REJECTED_BYTES:
             if context.changes.hurries and self._inbox.empty:
                 timer.hurry()
@@ -111,8 +111,11 @@ class EpochLoop:
         for lane in context.lanes.values():
             if context.predecessor is not None or lane.waits_for:
                 context.take(lane)
-        waiting = next((lane.waits_for for lane in context.lanes.values() if lane.waits_for), "")
-        context.step = waiting or "reading"
+        context.step = self._what_it_reads()
+
+    def _what_it_reads(self) -> str:
+        """The step of a task that reads: what it waits for, if a schema is missing."""
+        return next((lane.waits_for for lane in self._context.lanes.values() if lane.waits_for), "reading")
 
     def _possible_cut(self) -> int:
         """How far an epoch could advance now, as far as its input and answers of the tasks below are concerned."""

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from operators.data.watermark import END
 from schemas.errors import StateError
 from services.formats.schema_registry import SchemaUnavailable
-from services.kafka.records import RecordBatch
 from services.spill.block_store import SpillError
 from services.task.alignment import Alignment
 from services.task.block_lane import BlockLane
@@ -21,10 +19,6 @@ from services.task.lane import InputLane
 
 PENDING_TUPLES = 65_536
 """Source tuples that a replay reads before it processes them."""
-
-
-AGAIN_S = 0.1
-"""How often records are tried again whose schema is not known yet."""
 
 
 class SnapshotDamaged(Exception):
@@ -68,9 +62,11 @@ def replay(context: TaskContext, inbox: Inbox, alignment: Alignment, stopped: Ca
         item = inbox.get(0.1)
         if isinstance(item, FlushRequest):
             item.done.set()
-        if not isinstance(item, Arrival) or item.batch is None:
-            continue
-        replayed += _replay_batch(context, lanes[item.lane], item.batch, stopped)
+        if isinstance(item, Arrival) and item.batch is not None:
+            lanes[item.lane].retained.append(item.batch)
+        for key, lane in lanes.items():
+            if lane.waits_for or (isinstance(item, Arrival) and item.lane == key):
+                replayed += _replay_retained(context, lane)
         if engine.pending_tuples > min(alignment.most_pending, PENDING_TUPLES):
             cut = min(engine.watermark(), recovery.cut, _limit(context))
             if cut > engine.cut:
@@ -103,24 +99,21 @@ def _limit(context: TaskContext) -> int:
     return context.spill.replay_limit(read)
 
 
-def _replay_batch(
-    context: TaskContext, lane: InputLane | BlockLane, batch: RecordBatch, stopped: Callable[[], bool]
-) -> int:
-    if not lane.replaying:
-        lane.retained.append(batch)
-        return 0
-    while True:
+def _replay_retained(context: TaskContext, lane: InputLane | BlockLane) -> int:
+    """Read again what a lane has retained, as far as an earlier incarnation took it and its schemas are known; returns
+    the number of tuples taken."""
+    taken = 0
+    while lane.replaying and lane.retained:
+        batch = lane.retained.popleft()
         try:
-            taken = lane.replay(context.engine, batch.until(lane.replay_end))
-            break
+            taken += lane.replay(context.engine, batch.until(lane.replay_end))
         except SchemaUnavailable as error:
-            if stopped():
-                return 0
+            lane.retained.appendleft(batch)
             lane.waits_for = str(error)
-            time.sleep(AGAIN_S)
-    lane.waits_for = ""
-    if not lane.replaying:
-        lane.set_idle(context.engine, True)
-        if batch.next_offset > lane.replay_end:
-            lane.retained.append(batch.since(lane.replay_end))
+            return taken
+        lane.waits_for = ""
+        if not lane.replaying:
+            lane.set_idle(context.engine, True)
+            if batch.next_offset > lane.replay_end:
+                lane.retained.appendleft(batch.since(lane.replay_end))
     return taken

@@ -75,6 +75,7 @@ class TaskProgress:
         """
         committed, pending, read = task.commit_progress, task.committed_pending, task.read
         got_on = committed != self._committed and self._committed is not None
+        got_on &= not task.missing_schema  # other partitions are read on while one waits
         if not self._first_look:
             got_on |= pending != self._pending or (read != self._read and not task.running and not failing)
         self._first_look, self._committed, self._pending, self._read = False, committed, pending, read

@@ -143,7 +143,8 @@ def test_the_registry_is_the_development_registrys_release(services: dict[str, d
     assert registry["profiles"] == ["registry"]
     assert all(port.startswith("127.0.0.1:") for port in registry["ports"])
     assert registry["environment"]["APICURIO_KAFKASQL_BOOTSTRAP_SERVERS"] == "kafka:19092"
-    assert services["worker"]["environment"]["WEIR_REGISTRY"].endswith(f"http://registry:8080{API}}}")
+    for name in ("worker", "coordinator", "ui", "spark-master"):  # whoever reads the query file
+        assert services[name]["environment"]["WEIR_REGISTRY"].endswith(f"http://registry:8080{API}}}")
 
 
 def test_prometheus_and_grafana_are_published_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:

@@ -62,7 +62,7 @@ def from_json(type: Type, text: str) -> Decoded:
 
 
 def from_csv(type: Type, text: str) -> Decoded:
-    return CsvDecoder(stream(type), b"v,at\n", "f.csv").decode_lines(f"{text},1\n".encode())
+    return CsvDecoder.with_header(stream(type), b"v,at\n", "f.csv").decode_lines(f"{text},1\n".encode())
 
 
 def from_parquet(type: Type, column: pa.Array) -> Decoded:
@@ -118,7 +118,7 @@ def test_null(type: Type) -> None:
 
 def test_an_absent_column_is_an_error_of_the_whole_file() -> None:
     with pytest.raises(DataError, match="declares column 'v', which the header does not have"):
-        CsvDecoder(stream(Type.BIGINT), b"at,w\n", "f.csv")
+        CsvDecoder.with_header(stream(Type.BIGINT), b"at,w\n", "f.csv")
     with pytest.raises(DataError, match="declares column 'v', which the file does not have"):
         ParquetDecoder(stream(Type.BIGINT), pa.schema([("at", pa.int64())]), "f.parquet")
 
@@ -136,7 +136,7 @@ def test_values_that_a_column_type_does_not_tell(type: Type, column: pa.Array) -
 
 
 def test_what_is_not_declared_is_ignored() -> None:
-    decoder = CsvDecoder(stream(Type.BIGINT), b"w,v,at\n", "f.csv")
+    decoder = CsvDecoder.with_header(stream(Type.BIGINT), b"w,v,at\n", "f.csv")
     assert decoder.decode_lines(b"\xff,7,1\n1e999,8,2\n").dead == []
     assert len(decoder.decode_lines(b"7,1\n").dead) == 1
     decode = JsonDecoder(stream(Type.BIGINT)).decode_lines

@@ -36,8 +36,8 @@ SKIP_BYTES: Final = 3
 SKIP_FIXED: Final = 4  # a: bytes
 BRANCH: Final = 5  # a: branches; so many JUMPs follow
 NULL: Final = 6  # slot
-LONG: Final = 7  # slot
-LONG_AS_DOUBLE: Final = 8  # slot
+LONG: Final = 7  # slot; b: INT for a number of 32 bits
+LONG_AS_DOUBLE: Final = 8  # slot; b: INT for a number of 32 bits
 FLOAT: Final = 9  # slot
 DOUBLE: Final = 10  # slot
 BOOLEAN: Final = 11  # slot
@@ -51,7 +51,9 @@ NEXT: Final = 18  # a: where to after the last item
 IF_ITEM: Final = 19  # a: the item's place, b: where to otherwise
 IF_KEY: Final = 20  # a: the key's number among the texts, b: where to otherwise
 STOP: Final = 21  # what follows is not for this pass
-SCALED_LONG: Final = 22  # slot; divided by b, multiplied by c
+SCALED_LONG: Final = 22  # slot; divided by b, multiplied by c; if c is not 1, a number of 32 bits
+
+INT: Final = 1
 
 _POWERS: Final = np.array([10.0**e for e in range(23)])
 _EXACT: Final = np.int64(1 << 53)
@@ -72,6 +74,12 @@ def _long(data: U8, p: int) -> tuple[int, np.int64]:
         p += 1
         shift += np.uint64(7)
     return p, np.int64(found >> np.uint64(1)) ^ -np.int64(found & np.uint64(1))
+
+
+@compiled
+def _is_int(value: np.int64) -> bool:
+    """Whether a number has 32 bits."""
+    return np.int64(-2147483648) <= value <= np.int64(2147483647)
 
 
 @compiled
@@ -157,6 +165,7 @@ def decode_avro(
         end = ends[row]
         pc = 0
         depth = -1
+        items = 0
         status[row] = UNSURE
         while True:
             code = program[pc, 0]
@@ -164,7 +173,7 @@ def decode_avro(
             pc += 1
             if code == LONG:
                 p, value = _long(data, p)
-                if p < 0:
+                if p < 0 or (program[pc - 1, 2] == INT and not _is_int(value)):
                     break
                 words[a, row] = value
                 valid[a, row] = True
@@ -202,7 +211,7 @@ def decode_avro(
                 valid[a, row] = False
             elif code == LONG_AS_DOUBLE:
                 p, value = _long(data, p)
-                if p < 0:
+                if p < 0 or (program[pc - 1, 2] == INT and not _is_int(value)):
                     break
                 floats[a, row] = np.float64(value)
                 valid[a, row] = True
@@ -267,7 +276,7 @@ def decode_avro(
                 p += length
             elif code == SCALED_LONG:
                 p, value = _long(data, p)
-                if p < 0:
+                if p < 0 or (program[pc - 1, 3] != 1 and not _is_int(value)):
                     break
                 words[a, row] = value // program[pc - 1, 2] * program[pc - 1, 3]
                 valid[a, row] = True
@@ -290,6 +299,9 @@ def decode_avro(
                         count = -count
                     if count < 0 or count > end - p:
                         break
+                    items += count
+                    if items > end - begins[row]:
+                        break  # items of nothing
                     left[depth] = count
                 if left[depth] == 0:
                     depth -= 1

@@ -63,6 +63,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 _WITHOUT_VALUE = re.compile(
     r"(late|idle)$|(timestamp )?field '[^']*'|record timestamp|the record is empty|broken JSON|result of \d+ bytes"
+    r"|(broken Avro: .*|\d+ bytes follow the Avro record: .*|the record has no frame of a schema registry: .*)$"
+    r"|(the registry has no schema \d+|schema \d+ of the registry is .*)$"
 )
 """How a reason begins that shows no value so far (`schemas.codecs.decoded`, `services.delivery`)."""
 

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.avro.columns import columns_of
 from schemas.avro.decoder import AvroDecoder
+from schemas.avro.layout import program_of
 from schemas.avro.rules import AvroRules, Path, Wanted
 from schemas.avro.schema import Avro, parse_avro
 from schemas.codecs.decoded import Decoded, RecordError, Value
@@ -414,3 +416,88 @@ def test_names_are_of_their_namespace() -> None:
     found = parsed(schema)
     assert [field.type.name for field in found.fields] == ["a.B", "a.F"]
     assert found.fields[0].type.fields[0].type is found.fields[1].type
+
+
+# --- What hostile records and schemas may not do -----------------------------------------------------------------
+
+
+def both(schema: Any, wanted: Wanted, raw: bytes) -> Any:
+    """A record's value by the rules, which the compiled pass has, too; or DEAD."""
+    by_rules = read(AvroRules(parsed(schema), [wanted]), raw)
+    found = decoded(decoder([wanted], parsed(schema)).decode_values([raw], at(1)), 1)
+    assert found == [by_rules]
+    return by_rules if by_rules is DEAD else by_rules[0]
+
+
+@pytest.mark.parametrize("type", ["int", {"type": "int", "logicalType": "date"}])
+@pytest.mark.parametrize("wanted", [Type.BIGINT, Type.DOUBLE, Type.TIMESTAMP])
+def test_an_int_has_32_bits(type: Any, wanted: Type) -> None:
+    """A date beyond them once wrapped to another date, or stopped the worker."""
+    schema = record_of(x=type)
+    for value in (2**31 - 1, -(2**31)):
+        assert (both(schema, Wanted("x", ("x",), wanted), long(value)) is DEAD) == (
+            wanted is Type.TIMESTAMP and type == "int"
+        )
+    for value in (2**31, -(2**31) - 1, 2**40, 2**63 - 1):
+        assert both(schema, Wanted("x", ("x",), wanted), long(value)) is DEAD
+    assert both(record_of(x=type, y="long"), Wanted("y", ("y",), Type.BIGINT), long(2**40) + long(5)) == 5
+
+
+def record_of(**fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": type} for name, type in fields.items()]}
+
+
+def test_decimals_keep_all_of_their_digits() -> None:
+    number = -12345678901234567890123456789012345678
+    schema = record_of(x={"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2})
+    raw = number.to_bytes(17, "big", signed=True)
+    text = Wanted("x", ("x",), Type.STRING)
+    assert both(schema, text, long(17) + raw) == "-123456789012345678901234567890123456.78"
+    largest = str(int.from_bytes(b"\x7f" * 1_024, "big"))
+    assert both(schema, text, long(1_024) + b"\x7f" * 1_024) == f"{largest[:-2]}.{largest[-2:]}"
+    assert both(schema, text, long(1_025) + b"\x7f" * 1_025) is DEAD
+    assert both(schema, Wanted("x", ("x",), Type.DOUBLE), long(500_000) + b"\x7f" * 500_000) is DEAD
+
+
+def test_a_decimal_of_an_absurd_scale_is_bytes() -> None:
+    schema = record_of(x={"type": "bytes", "logicalType": "decimal", "precision": 10**18, "scale": 10**17})
+    assert both(schema, Wanted("x", ("x",), Type.STRING), long(2) + b"ab") == "ab"
+
+
+def test_a_record_of_many_levels_is_dead() -> None:
+    node = record_of(v="long", next=["null", "R"])
+    raw = b"\x02\x02" * 5_000 + b"\x02\x00"
+    assert both(node, Wanted("v", ("v",), Type.BIGINT), raw) is DEAD
+    assert both(node, Wanted("v", ("v",), Type.BIGINT), b"\x02\x02" * 20 + b"\x02\x00") == 1
+
+
+def test_of_equal_keys_of_a_map_the_last_counts() -> None:
+    schema = record_of(m={"type": "map", "values": {"type": "array", "items": "long"}})
+    wanted = Wanted("x", ("m", "k", 0), Type.BIGINT)
+    key, empty, five = long(1) + b"k", long(0), long(1) + long(5) + long(0)
+    assert both(schema, wanted, long(2) + key + five + key + empty + long(0)) is None
+    assert both(schema, wanted, long(2) + key + empty + key + five + long(0)) == 5
+
+
+def test_many_blocks_of_nulls_are_as_few_as_one() -> None:
+    schema = record_of(a={"type": "array", "items": "null"}, x="long")
+    wanted = Wanted("x", ("x",), Type.BIGINT)
+    assert both(schema, wanted, (long(3) * 2 + long(0)) + long(5)) == 5
+    assert both(schema, wanted, long(60_000) * 20_000 + long(0) + long(5)) is DEAD
+
+
+def test_schemas_that_would_take_for_ever() -> None:
+    with pytest.raises(DataError, match="more than 100 types within each other"):
+        parse_avro('{"type":"array","items":' * 200 + '"long"' + "}" * 200)
+    with pytest.raises(DataError, match="broken Avro schema"):
+        parse_avro('{"type":"array","items":' * 2_000 + '"long"' + "}" * 2_000)
+    with pytest.raises(DataError, match="fields are a list"):
+        parse_avro('{"type":"record","name":"R","fields":5}')
+    doubled: Any = "long"
+    for n in range(40):
+        inside = [{"name": "a", "type": doubled}, {"name": "b", "type": f"E{n - 1}" if n else "long"}]
+        doubled = {"type": "record", "name": f"E{n}", "fields": inside}
+    schema = parsed(doubled)
+    program_of(schema, [Wanted("x", ("a",), Type.BIGINT)])
+    with pytest.raises(DataError, match="more than 10000 columns"):
+        columns_of(schema)

@@ -29,7 +29,7 @@ STREAM = Stream(
     timestamp="at",
 )
 HEADER = b"at,i,extra,d,s,b"
-DECODER = CsvDecoder(STREAM, HEADER + b"\r\n", "t.csv")
+DECODER = CsvDecoder.with_header(STREAM, HEADER + b"\r\n", "t.csv")
 
 
 FIELD = st.one_of(
@@ -96,6 +96,51 @@ def test_compiled_pass_equals_the_definition(
     assert [(d.row, d.reason, d.raw) for d in decoded.dead] == dead
 
 
+VALUES = CsvDecoder(STREAM)
+
+
+@examples(800)
+@given(
+    st.lists(st.tuples(LINE, st.sampled_from(["", "", "\n", "\r\n", "\n\n", "\r"])).map("".join), max_size=6),
+    st.one_of(st.none(), st.tuples(st.integers(0, 40), st.binary(max_size=2))),
+)
+@example(["1,2.5,s,true,7", "", "1,2.5,s,true,8"], None)
+@example(['1,2.5,"s,true,7', '1,2.5,s",true,8', "1,2.5,s,true,9"], None)
+@example(['1,2.5,"s\n",true,7', "1,2.5,s\n,true,8", '1,2.5,x"y,true,9'], None)
+@example(["1,2.5,s,true,7\n", "1,2.5,s,true,8\n1,2.5,s,true,9", "1,2.5,s,true,9\r\n"], None)
+def test_each_value_is_one_record(lines: list[str], change: tuple[int, bytes] | None) -> None:
+    """Whatever a value has in it, those beside it are what they are."""
+    raws = [line.encode() for line in lines]
+    if change is not None and raws:
+        raws[-1] = raws[-1][: change[0]] + change[1] + raws[-1][change[0] + 1 :]
+    decoded = VALUES.decode_values(raws)
+    rows, values, dead = [], [], []
+    for row, raw in enumerate(raws):
+        try:
+            record = raw.removesuffix(b"\n").removesuffix(b"\r")
+            if not record:
+                raise RecordError("the record is empty, expected CSV")
+            found = VALUES.rules.values(record)
+            ts = found[-1]
+            check_event_time("at", ts if isinstance(ts, int) else None)
+            rows.append(row)
+            values.append([bits(v) for v in found])
+        except RecordError as error:
+            dead.append((row, str(error), raw))
+    assert decoded.rows.tolist() == rows
+    assert tuples(decoded) == values
+    assert [(d.row, d.reason, d.raw) for d in decoded.dead] == dead
+
+
+def test_values_have_the_declared_columns_in_their_order() -> None:
+    decoded = VALUES.decode_values([b"1,2.5,x,true,7", None, b"1,2.5,x,true", b'-1,,"a\n""b""",,2024-01-01\r\n'])
+    assert tuples(decoded) == [[1, bits(2.5), "x", True, 7], [-1, None, 'a\n"b"', None, 1_704_067_200_000]]
+    assert [(d.row, d.reason) for d in decoded.dead] == [
+        (1, "the record is empty, expected CSV"),
+        (2, "the record has 4 fields, expected 5"),
+    ]
+
+
 TEXT = st.text('ab",\n \xe4"', max_size=6)
 
 
@@ -152,8 +197,8 @@ def test_null_and_the_empty_string() -> None:
         (b",,,,,", "timestamp field 'at' is missing or null"),
         (b"soon,,,,,", "field 'at': 'soon' is not of the form"),
         (b"4102444800000,,,,,", "timestamp field 'at' is 4102444800000, accepted"),
-        (b"1,2", "the record has 2 fields, the header has 6"),
-        (b"1,,,,,,", "the record has 7 fields, the header has 6"),
+        (b"1,2", "the record has 2 fields, expected 6"),
+        (b"1,,,,,,", "the record has 7 fields, expected 6"),
         (b'1,,,,"a"b,', "field 5 has text after its closing quote"),
         (b"1,,,,\xff,", "field 's' is b'\\xff', which is not valid UTF-8"),
     ],
@@ -167,7 +212,7 @@ def test_refused_records_say_why(line: bytes, reason: str) -> None:
 
 
 def test_carriage_return_before_the_line_end_is_not_content() -> None:
-    decoder = CsvDecoder(STREAM, b"at,i,b,d,s", "t.csv")
+    decoder = CsvDecoder.with_header(STREAM, b"at,i,b,d,s", "t.csv")
     decoded = decoder.decode_lines(b'1,,,,\r\n2,,,,a\r\n3,,,,"b"\r\n4,,,,\r\r\n')
     assert decoded.dead == []
     assert decoded.batch.columns["s"].to_values() == [None, "a", "b", "\r"]
@@ -190,11 +235,11 @@ def test_unclosed_quote_swallows_the_rest_as_one_dead_letter() -> None:
 )
 def test_refused_headers(header: bytes, message: str) -> None:
     with pytest.raises(DataError) as caught:
-        CsvDecoder(STREAM, header, "t.csv")
+        CsvDecoder.with_header(STREAM, header, "t.csv")
     assert message in str(caught.value)
 
 
 def test_misspelt_column_is_suggested() -> None:
     stream = Stream("T", (Field("celsius", Type.DOUBLE),), "t")
     with pytest.raises(DataError, match="did you mean 'celcius'"):
-        CsvDecoder(stream, b"celcius", "t.csv")
+        CsvDecoder.with_header(stream, b"celcius", "t.csv")

@@ -50,6 +50,19 @@ NESTED_STREAM = Stream(
     timestamp="at",
 )
 NESTED_DECODER = JsonDecoder(NESTED_STREAM)
+ODD_NAMES = ("a\\b", 'a"b', "a\nb", "a\tb", "\u00e4", "")
+ODD_DECODER = JsonDecoder(
+    Stream(
+        "O",
+        (
+            *(Field(f"c{n}", Type.BIGINT, (name,)) for n, name in enumerate(ODD_NAMES)),
+            Field("d", Type.BIGINT, ("x", "a\nb")),
+            Field("at", Type.TIMESTAMP),
+        ),
+        "o",
+        timestamp="at",
+    )
+)
 
 
 def decode(*lines: bytes | str) -> Decoded:
@@ -280,6 +293,32 @@ def test_a_value_that_a_path_leads_to_is_checked_like_any_other() -> None:
         "field 'i' is '7'",
         "field 's' is []",
     ]
+
+
+@examples(200)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*ODD_NAMES, *(json.dumps(name)[1:-1] for name in ODD_NAMES), "x", "b"]),
+            st.sampled_from(["1", "2", "null", '{"a\\nb":3}', '{"a\nb":3}']),
+        ),
+        max_size=4,
+    ).map(lambda pairs: ("{" + "".join(f'"{k}":{v},' for k, v in pairs) + '"at":1}').encode()),
+    st.integers(0, 3),
+)
+@example(b'{"a', 0)
+@example(b'{"a\\b":1,"at":1}', 1)
+@example(b'{"a"b":1,"at":1}', 1)
+def test_names_with_characters_that_json_escapes(raw: bytes, others: int) -> None:
+    """Their bytes in a record are never those of the name. A line break in one once led out of the block."""
+    assert_same([b'{"at":1}'] * others + [raw, b'b":1,"at":2}', b'{"at":1}'], ODD_DECODER)
+
+
+@pytest.mark.parametrize("depth", [60, 1_000, 1_024, 3_000])
+def test_values_of_many_levels(depth: int) -> None:
+    """orjson reads 1,024 levels, which Python cannot show."""
+    deep = b"[" * depth + b"]" * depth
+    assert_same([deep, b'{"at":1,"s":' + deep + b"}", b'{"at":1,"x":' + deep + b"}", b'{"at":1}'])
 
 
 def test_two_columns_of_one_value() -> None:

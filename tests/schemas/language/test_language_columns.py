@@ -32,15 +32,32 @@ def known(stream: Stream) -> Sequence[Field]:
 
 def test_only_columns_that_the_text_may_use_are_written() -> None:
     text = with_columns(f"{ORDERS} SELECT O.id AS city_of FROM orders O [RANGE 1 HOUR]", known)
-    assert text.startswith("CREATE STREAM orders (id BIGINT, at TIMESTAMP) WITH (format")
+    assert text.startswith("CREATE STREAM orders (at TIMESTAMP, id BIGINT) WITH (format")
     text = with_columns(f"{ORDERS} SELECT id FROM orders [RANGE 1 HOUR] WHERE city = 'at'", known)
-    assert "orders (id BIGINT, city STRING FROM 'customer.city', at TIMESTAMP) WITH" in text
+    assert "orders (at TIMESTAMP, city STRING FROM 'customer.city', id BIGINT) WITH" in text
+
+
+def test_names_of_other_streams_and_of_outputs_do_not_count() -> None:
+    text = (
+        f"{ORDERS} CREATE STREAM b (city BIGINT, at TIMESTAMP); SELECT O.id AS city, B.at AS \"select\" "
+        "FROM orders O [RANGE 1 HOUR], b B [RANGE 1 HOUR] WHERE O.id = B.city;"
+        "SELECT O.city AS x FROM b O [RANGE 1 HOUR]"
+    )
+    assert "orders (at TIMESTAMP, id BIGINT) WITH" in with_columns(text, known)
+    assert "select" in with_columns(text, known, everything=True).partition("WITH")[0]
+
+
+def test_columns_that_options_name_are_written() -> None:
+    options = "WITH (format = 'avro', timestamp = 'at', distinct = 'city:7')"
+    text = with_columns(f"CREATE STREAM orders {options}; SELECT O.id AS i FROM orders O [RANGE 1 HOUR]", known)
+    assert parse_program(text).queries[0].streams()[0].distinct == (("city", 7),)
 
 
 @pytest.mark.parametrize("items", ["*", "O.*", 'O."a b", O."select", O.id, O.city'])
 def test_what_is_written_means_what_the_schema_says(items: str) -> None:
     (query,) = parse_program(with_columns(f"{ORDERS} SELECT {items} FROM orders O [RANGE 1 HOUR]", known)).queries
-    assert list(query.streams()[0].fields) == COLUMNS[:-1]
+    fields = list(query.streams()[0].fields)
+    assert fields == (COLUMNS[:-1] if "*" in items else sorted(COLUMNS[:-1], key=lambda one: one.name))
 
 
 def test_several_streams_and_those_with_columns() -> None:
@@ -68,8 +85,9 @@ def test_a_text_with_all_columns_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("declaration", "reason"),
     [
-        ("CREATE STREAM x WITH (timestamp = 'at')", "needs a list of its columns: JSON has no schema"),
-        ("CREATE STREAM x", "needs a list of its columns: JSON has no schema"),
+        ("CREATE STREAM x WITH (timestamp = 'at')", "needs a list of its columns: format 'json' has no schema"),
+        ("CREATE STREAM x", "needs a list of its columns: format 'json' has no schema"),
+        ("CREATE STREAM x WITH (format = 'csv')", "needs a list of its columns: format 'csv' has no schema"),
         ("CREATE STREAM x WITH (format = 'avro')", "names its event time"),
         ("CREATE STREAM x WITH (format = 'avro', timestamp = 'on')", "no column 'on' for its event time; it has id"),
     ],
@@ -121,6 +139,6 @@ def test_columns_of_a_schema() -> None:
         Field("d", Type.TIMESTAMP),
         Field("t", Type.TIMESTAMP),
         Field("m", Type.DOUBLE),
-        Field("c_x", Type.BIGINT, ("c", "x")),
+        Field("c_x", Type.STRING),
     ]
     assert columns_of(parse_avro('"string"')) == []
