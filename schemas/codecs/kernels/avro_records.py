@@ -79,7 +79,7 @@ def _long(data: U8, p: int) -> tuple[int, np.int64]:
 @compiled
 def _is_int(value: np.int64) -> bool:
     """Whether a number has 32 bits."""
-    return np.int64(-2147483648) <= value <= np.int64(2147483647)
+    return bool(np.int64(-2147483648) <= value <= np.int64(2147483647))
 
 
 @compiled
