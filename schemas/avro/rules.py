@@ -122,14 +122,13 @@ def misfits(schema: Avro, wanted: Sequence[Wanted]) -> list[str]:
     found = []
     for one in wanted:
         types = _types_at(schema, one.path)
+        values = [type for type in types if type.kind != "null"]
         if not types:
             known = ", ".join(field.name for field in schema.fields) if schema.kind == "record" else str(schema)
             place = path_text(one.path)
             at = "" if place == one.name else f" FROM '{place}'"
             found.append(f"column '{one.name}'{at}, which the schema does not have (it has: {shown(known)})")
-        elif not any(_accepts(type, one.type) for type in types if type.kind != "null") and any(
-            type.kind != "null" for type in types
-        ):
+        elif values and not any(_accepts(type, one.type) for type in values):
             kinds = " or ".join(map(str, types))
             found.append(f"column '{one.name}' {one.type}, which the schema has as {kinds}")
     return found

@@ -106,6 +106,7 @@ VALUES = CsvDecoder(STREAM)
 )
 @example(["1,2.5,s,true,7", "", "1,2.5,s,true,8"], None)
 @example(['1,2.5,"s,true,7', '1,2.5,s",true,8', "1,2.5,s,true,9"], None)
+@example(['1,2.5,"s', 'x",true,7\n1,2.5,s,true,8'], None)
 @example(['1,2.5,"s\n",true,7', "1,2.5,s\n,true,8", '1,2.5,x"y,true,9'], None)
 @example(["1,2.5,s,true,7\n", "1,2.5,s,true,8\n1,2.5,s,true,9", "1,2.5,s,true,9\r\n"], None)
 def test_each_value_is_one_record(lines: list[str], change: tuple[int, bytes] | None) -> None:
@@ -130,6 +131,12 @@ def test_each_value_is_one_record(lines: list[str], change: tuple[int, bytes] | 
     assert decoded.rows.tolist() == rows
     assert tuples(decoded) == values
     assert [(d.row, d.reason, d.raw) for d in decoded.dead] == dead
+
+
+def test_a_value_is_one_line() -> None:
+    decoded = VALUES.decode_values([b"1,2.5,a\nb,true,7", b'1,2.5,"a\nb",true,7'])
+    assert [(d.row, d.reason) for d in decoded.dead] == [(0, "field 3 has a line break outside quotes")]
+    assert tuples(decoded) == [[1, bits(2.5), "a\nb", True, 7]]
 
 
 def test_values_have_the_declared_columns_in_their_order() -> None:

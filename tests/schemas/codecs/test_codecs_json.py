@@ -267,6 +267,9 @@ def nested_records(draw: st.DrawFn) -> list[bytes]:
 @example([b'{"at":1,"a":{}}', b'{"a":{"i":7},"at":1}', b'{"at":1,"a":{"i":7},"a":{}}', b'{"at":1,"a":{"a":{"i":7}}}'])
 @example([b'{"at":1,"a":{"i":7}', b'{"at":1,"a":{"i":7}}}', b'{"at":1,"a":{"i":7,}}', b'{"at":1,"a":{"b":{"d":1}}'])
 @example([b'{"at":1,"a":{"at":2}}', b'{"at":1,"i":3,"b":{"i":3}}', b'{"a":{"b":{"at":1}},"at":4}'])
+@example([b'{"at":1,"i":3}'])
+@example([b'{"at":1,"x":1,"i":3}'])
+@example([b'{"a":{"i":1},"at":1}', b'{"a":1,"i":5,"at":2}'])
 @example([b'{"at":1,"x":1e309,"a":{"i":7,"b":{"d":1e309}}}', b'{"at":1,"x":1e309,"s":[1e309,{"s":"q"}]}'])
 def test_compiled_pass_equals_the_definition_of_nested_records(raws: list[bytes]) -> None:
     assert_same(raws, NESTED_DECODER)
@@ -323,8 +326,12 @@ def test_values_of_many_levels(depth: int) -> None:
 
 def test_two_columns_of_one_value() -> None:
     fields = (Field("at", Type.TIMESTAMP), Field("n", Type.BIGINT, ("at",)), Field("o", Type.BIGINT, ("at", "x")))
-    decoder = JsonDecoder(Stream("S", fields, "s", timestamp="at"))
-    assert tuples(decoder.decode_lines(b'{"at":5}')) == [[5, 5, None]]
+    for count in (2, 3):
+        decoder = JsonDecoder(Stream("S", fields[:count], "s", timestamp="at"))
+        assert tuples(decoder.decode_lines(b'{"at":5}')) == [[5, 5, None][:count]]
+    twice = (Field("n", Type.BIGINT, ("x", "y")), Field("m", Type.BIGINT, ("x", "y")), Field("at", Type.TIMESTAMP))
+    decoder = JsonDecoder(Stream("S", twice, "s", timestamp="at"))
+    assert tuples(decoder.decode_lines(b'{"at":5,"x":{"y":7}}')) == [[7, 7, 5]]
 
 
 @examples(300)

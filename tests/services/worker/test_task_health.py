@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -23,10 +24,23 @@ from services.process.settings import WorkerSettings
 from services.spill.block_store import SpillError
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.task import Task
+from services.worker.assignment import TaskProgress
 from services.worker.health_problem import ANY_COMMIT, HealthProblem
 from services.worker.task_manager import TaskManager
 
 PATIENCE_S = 60.0
+
+
+def test_a_task_that_waits_for_a_schema_makes_no_progress() -> None:
+    """Other partitions of its are read on, and their positions are committed."""
+    progress = TaskProgress()
+    task: Any = SimpleNamespace(
+        commit_progress=(0, 0), committed_pending=0, read=0, running=True, has_work=True, missing_schema=""
+    )
+    for now in range(1, 4):
+        task.commit_progress, task.missing_schema = (now, 0), "schema 7 is unknown" if now == 3 else ""
+        progress.update(task, failing=False, now=float(now))
+    assert progress.since_s == 2.0
 
 
 def test_it_lasts_until_the_task_has_come_further() -> None:
