@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import random
 import re
@@ -20,8 +21,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from schemas.errors import BrokerError
 from services.broker.settings import HOST
@@ -33,6 +36,117 @@ POLL_S = 0.05
 
 # Servers that this process started: asking them reaps them, so that an ended one does not stay as a zombie.
 _children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """A kind of server: how the one of a data folder is started, found, waited for and ended.
+
+    What is known of a running one (`pid`, `port`, `version` and more) is in its folder's state file, which a clean stop
+    removes.
+
+    Attributes:
+        name: of messages, of the state file (`<name>.json`) and of the mark.
+        log: name of the log file that messages point at.
+        output: name of the file that gets what the process prints.
+    """
+
+    name: str
+    log: str
+    output: str
+
+    def mark(self, data_dir: Path) -> str:
+        """The argument that marks a command line as that of the server of `data_dir`."""
+        return f"-Dweir.{self.name}.data={data_dir}"
+
+    def find(self, data_dir: Path) -> dict[str, Any] | None:
+        """What is known of the running server of a folder; None if none runs. It may still be starting."""
+        try:
+            known = dict(json.loads(self._state(data_dir).read_text()))
+            known |= {"pid": int(known["pid"]), "port": int(known["port"]), "version": str(known["version"])}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return known if is_alive(known["pid"], self.mark(data_dir)) else None
+
+    def start(
+        self,
+        data_dir: Path,
+        command: Sequence[str],
+        known: Mapping[str, Any],
+        answers: Callable[[], bool],
+        limit: float,
+    ) -> int:
+        """Start the server of a folder and wait until it answers.
+
+        Args:
+            command: contains the mark.
+            known: goes to the state file, with the process id; contains the port and the version.
+            answers: whether the server answers its clients.
+            limit: seconds that it has to answer.
+
+        Returns: the process id.
+
+        Raises:
+            BrokerError: it ended or stayed silent; it does not run any more.
+        """
+        log = data_dir / self.log
+        begin = log.stat().st_size if log.exists() and self.log != self.output else 0
+        process = start(command, data_dir, data_dir / self.output, {"MALLOC_ARENA_MAX": "2"})
+        known = {"pid": process.pid, **known}
+        try:
+            write_private(self._state(data_dir), json.dumps(known) + "\n")
+            self.wait(data_dir, known, answers, limit, begin)
+        except BaseException:
+            process.kill()
+            process.wait()
+            self._state(data_dir).unlink(missing_ok=True)
+            raise
+        return process.pid
+
+    def wait(
+        self,
+        data_dir: Path,
+        known: Mapping[str, Any],
+        answers: Callable[[], bool],
+        limit: float,
+        begin: int = 0,
+    ) -> None:
+        """Return when a server answers.
+
+        Args:
+            begin: from which byte on the log is of this start.
+
+        Raises:
+            BrokerError: the server ended or `limit` seconds have passed; with its last log lines.
+        """
+        deadline = time.monotonic() + limit
+        logs = {data_dir / self.log: begin} | ({data_dir / self.output: 0} if self.output != self.log else {})
+        while not listens(known["port"]) or not answers():
+            if not is_alive(known["pid"], self.mark(data_dir)):
+                raise BrokerError(f"the {self.name} ended while starting; {last_words(logs)}")
+            if time.monotonic() > deadline:
+                raise BrokerError(f"no answer within {limit:g} s; {last_words(logs)}")
+            time.sleep(POLL_S)
+
+    def end(self, data_dir: Path, how: signal.Signals, limit: float) -> bool:
+        """End the server of a folder by a signal, and by SIGKILL after `limit` seconds.
+
+        SIGKILL leaves the state file behind, as a crash does.
+
+        Returns: whether there was one to end.
+        """
+        if not data_dir.is_dir():
+            return False
+        with locked(data_dir):
+            known = self.find(data_dir)
+            if known is not None:
+                end(known["pid"], self.mark(data_dir), how, limit)
+            if how is not signal.SIGKILL:
+                self._state(data_dir).unlink(missing_ok=True)
+        return known is not None
+
+    def _state(self, data_dir: Path) -> Path:
+        return data_dir / f"{self.name}.json"
 
 
 def start(

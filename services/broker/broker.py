@@ -12,15 +12,14 @@ Limits: no replication, no encryption; POSIX only.
 """
 
 import base64
-import json
 import re
 import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -38,6 +37,7 @@ START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 20.0
 # Retries every 20-100 ms instead of librdkafka's 0.1-10 s, so that readiness is seen when it comes.
 _PROBE_SETTINGS = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
+_SERVER = background.ServerKind("broker", log="broker.log", output="jvm.log")
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,10 @@ def start(
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         with background.locked(data_dir):
-            running = status(data_dir)
-            if running is not None:
-                _await_answer(running, deadline_s)
+            known = _SERVER.find(data_dir)
+            if known is not None:
+                running = _broker(data_dir, known, fresh=False)
+                _SERVER.wait(data_dir, known, lambda: answers(running.bootstrap), deadline_s)
                 return running
             return _start(data_dir, port, heap, sasl, settings or {}, deadline_s, progress)
     except OSError as error:
@@ -109,7 +110,7 @@ def stop(data_dir: Path, *, deadline_s: float = STOP_DEADLINE_S) -> bool:
 
     Returns: whether there was one to stop.
     """
-    return _end(data_dir, signal.SIGTERM, deadline_s)
+    return _SERVER.end(data_dir.expanduser().resolve(), signal.SIGTERM, deadline_s)
 
 
 def kill(data_dir: Path) -> bool:
@@ -117,27 +118,14 @@ def kill(data_dir: Path) -> bool:
 
     Returns: whether there was one to kill.
     """
-    return _end(data_dir, signal.SIGKILL, STOP_DEADLINE_S)
+    return _SERVER.end(data_dir.expanduser().resolve(), signal.SIGKILL, STOP_DEADLINE_S)
 
 
 def status(data_dir: Path) -> Broker | None:
     """The running broker of a data folder, or None. It may still be starting: see `answers`."""
     data_dir = data_dir.expanduser().resolve()
-    try:
-        known = json.loads((data_dir / "broker.json").read_text())
-        broker = Broker(
-            bootstrap=f"{HOST}:{int(known['port'])}",
-            pid=int(known["pid"]),
-            port=int(known["port"]),
-            data_dir=data_dir,
-            log_file=data_dir / "broker.log",
-            version=str(known["version"]),
-            sasl_bootstrap=f"{HOST}:{int(known['sasl_port'])}" if known["sasl_port"] else None,
-            fresh=False,
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return broker if background.is_alive(broker.pid, _mark(data_dir)) else None
+    known = _SERVER.find(data_dir)
+    return _broker(data_dir, known, fresh=False) if known is not None else None
 
 
 def answers(bootstrap: str, timeout_s: float = 2.0) -> bool:
@@ -170,29 +158,23 @@ def _start(
         progress("formatting the data folder")
         _format(_command(java, jars, heap, data_dir, "kafka.tools.StorageTool"), data_dir, properties)
     progress(f"starting Kafka {kafka_version()}")
-    log_file, jvm_log = data_dir / "broker.log", data_dir / "jvm.log"
-    log_start = log_file.stat().st_size if log_file.exists() else 0
     command = [*_command(java, jars, heap, data_dir, "kafka.Kafka"), str(properties)]
-    process = background.start(command, data_dir, jvm_log, {"MALLOC_ARENA_MAX": "2"})
-    broker = Broker(
-        bootstrap=f"{HOST}:{port}",
-        pid=process.pid,
-        port=port,
+    known = {"port": port, "sasl_port": sasl_port, "version": kafka_version()}
+    pid = _SERVER.start(data_dir, command, known, lambda: answers(f"{HOST}:{port}"), deadline_s)
+    return _broker(data_dir, {"pid": pid, **known}, fresh=True)
+
+
+def _broker(data_dir: Path, known: Mapping[str, Any], *, fresh: bool) -> Broker:
+    return Broker(
+        bootstrap=f"{HOST}:{known['port']}",
+        pid=known["pid"],
+        port=known["port"],
         data_dir=data_dir,
-        log_file=log_file,
-        version=kafka_version(),
-        sasl_bootstrap=f"{HOST}:{sasl_port}" if sasl_port else None,
+        log_file=data_dir / _SERVER.log,
+        version=known["version"],
+        sasl_bootstrap=f"{HOST}:{known['sasl_port']}" if known["sasl_port"] else None,
+        fresh=fresh,
     )
-    known = {"pid": broker.pid, "port": port, "sasl_port": sasl_port, "version": broker.version}
-    try:
-        background.write_private(data_dir / "broker.json", json.dumps(known) + "\n")
-        _await_answer(broker, deadline_s, log_start)
-    except BaseException:
-        process.kill()
-        process.wait()
-        (data_dir / "broker.json").unlink(missing_ok=True)
-        raise
-    return broker
 
 
 # The serial collector and the first compiler alone: measured on two cores, as many records per second as with
@@ -217,41 +199,11 @@ def _command(java: Path, jars: Path, heap: str, data_dir: Path, main: str) -> li
         *_JVM_OPTIONS,
         f"-Dlog4j2.configurationFile={LOG_SETTINGS}",
         f"-Dweir.broker.log={data_dir / 'broker.log'}",
-        _mark(data_dir),
+        _SERVER.mark(data_dir),
         "-cp",
         f"{jars}/*",
         main,
     ]
-
-
-def _await_answer(broker: Broker, deadline_s: float, log_start: int = 0) -> None:
-    """Return when the broker answers; raise with its last log lines if it ends or the deadline passes."""
-    deadline = time.monotonic() + deadline_s
-    logs = {broker.log_file: log_start, broker.data_dir / "jvm.log": 0}
-    while not background.listens(broker.port) or not answers(broker.bootstrap):
-        if not background.is_alive(broker.pid, _mark(broker.data_dir)):
-            raise BrokerError(f"the broker ended while starting; {background.last_words(logs)}")
-        if time.monotonic() > deadline:
-            raise BrokerError(f"no answer within {deadline_s:g} s; {background.last_words(logs)}")
-        time.sleep(background.POLL_S)
-
-
-def _end(data_dir: Path, how: signal.Signals, deadline_s: float) -> bool:
-    data_dir = data_dir.expanduser().resolve()
-    if not data_dir.is_dir():
-        return False
-    with background.locked(data_dir):
-        broker = status(data_dir)
-        if broker is not None:
-            background.end(broker.pid, _mark(data_dir), how, deadline_s)
-        if how is not signal.SIGKILL:
-            (data_dir / "broker.json").unlink(missing_ok=True)
-    return broker is not None
-
-
-def _mark(data_dir: Path) -> str:
-    """The argument that marks a command line as that of the broker of `data_dir`."""
-    return f"-Dweir.broker.data={data_dir}"
 
 
 def _format(tool: list[str], data_dir: Path, properties: Path) -> None:

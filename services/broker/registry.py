@@ -11,15 +11,14 @@ Limits: no passwords, no encryption; POSIX only.
 
 from __future__ import annotations
 
-import json
 import signal
 import tarfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from schemas.errors import BrokerError, UsageError
 from services.broker import background
@@ -35,6 +34,7 @@ STOP_DEADLINE_S = 10.0
 _HEAP = "384m"
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData")
 _ARCHIVE = "*.tar.gz"
+_SERVER = background.ServerKind("registry", log="registry.log", output="registry.log")
 
 
 def _unpack(folder: Path) -> None:
@@ -98,9 +98,10 @@ def start(
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         with background.locked(data_dir):
-            running = status(data_dir)
-            if running is not None:
-                _await_answer(running, deadline_s)
+            known = _SERVER.find(data_dir)
+            if known is not None:
+                running = _registry(data_dir, known, fresh=False)
+                _SERVER.wait(data_dir, known, lambda: answers(running.url), deadline_s)
                 return running
             return _start(data_dir, port, deadline_s, progress)
     except OSError as error:
@@ -109,23 +110,19 @@ def start(
 
 def stop(data_dir: Path) -> bool:
     """Stop the registry of a data folder. Returns: whether there was one to stop."""
-    return _end(data_dir, signal.SIGTERM)
+    return _SERVER.end(data_dir.expanduser().resolve(), signal.SIGTERM, STOP_DEADLINE_S)
 
 
 def kill(data_dir: Path) -> bool:
     """End the registry at once as a crash would (SIGKILL). Returns: whether there was one to kill."""
-    return _end(data_dir, signal.SIGKILL)
+    return _SERVER.end(data_dir.expanduser().resolve(), signal.SIGKILL, STOP_DEADLINE_S)
 
 
 def status(data_dir: Path) -> Registry | None:
     """The running registry of a data folder, or None. It may still be starting: see `answers`."""
     data_dir = data_dir.expanduser().resolve()
-    try:
-        known = json.loads((data_dir / "registry.json").read_text())
-        found = _registry(data_dir, int(known["pid"]), int(known["port"]), str(known["version"]), fresh=False)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if background.is_alive(found.pid, _mark(data_dir)) else None
+    known = _SERVER.find(data_dir)
+    return _registry(data_dir, known, fresh=False) if known is not None else None
 
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
@@ -139,8 +136,20 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def _registry(data_dir: Path, pid: int, port: int, version: str, *, fresh: bool) -> Registry:
-    return Registry(f"http://{HOST}:{port}{API}", pid, port, data_dir, data_dir / "registry.log", version, fresh)
+def _registry(data_dir: Path, known: Mapping[str, Any], *, fresh: bool) -> Registry:
+    return Registry(
+        url=_url(known["port"]),
+        pid=known["pid"],
+        port=known["port"],
+        data_dir=data_dir,
+        log_file=data_dir / _SERVER.log,
+        version=known["version"],
+        fresh=fresh,
+    )
+
+
+def _url(port: int) -> str:
+    return f"http://{HOST}:{port}{API}"
 
 
 def _start(data_dir: Path, port: int, deadline_s: float, progress: Callable[[str], None]) -> Registry:
@@ -161,50 +170,10 @@ def _start(data_dir: Path, port: int, deadline_s: float, progress: Callable[[str
         "-Dapicurio.storage.kind=sql",
         "-Dapicurio.storage.sql.kind=h2",
         f"-Dapicurio.datasource.url=jdbc:h2:file:{data_dir / 'schemas'};WRITE_DELAY=0",
-        _mark(data_dir),
+        _SERVER.mark(data_dir),
         "-jar",
         str(files / "quarkus-run.jar"),
     ]
-    process = background.start(command, data_dir, data_dir / "registry.log", {"MALLOC_ARENA_MAX": "2"})
-    registry = _registry(data_dir, process.pid, port, version, fresh=True)
-    known = {"pid": registry.pid, "port": port, "version": version}
-    try:
-        background.write_private(data_dir / "registry.json", json.dumps(known) + "\n")
-        _await_answer(registry, deadline_s)
-    except BaseException:
-        process.kill()
-        process.wait()
-        (data_dir / "registry.json").unlink(missing_ok=True)
-        raise
-    return registry
-
-
-def _await_answer(registry: Registry, deadline_s: float) -> None:
-    """Return when the registry answers; raise with its last log lines if it ends or the deadline passes."""
-    deadline = time.monotonic() + deadline_s
-    while not background.listens(registry.port) or not answers(registry.url):
-        if not background.is_alive(registry.pid, _mark(registry.data_dir)):
-            words = background.last_words({registry.log_file: 0})
-            raise BrokerError(f"the registry ended while starting; {words}")
-        if time.monotonic() > deadline:
-            words = background.last_words({registry.log_file: 0})
-            raise BrokerError(f"no answer within {deadline_s:g} s; {words}")
-        time.sleep(background.POLL_S)
-
-
-def _end(data_dir: Path, how: signal.Signals) -> bool:
-    data_dir = data_dir.expanduser().resolve()
-    if not data_dir.is_dir():
-        return False
-    with background.locked(data_dir):
-        registry = status(data_dir)
-        if registry is not None:
-            background.end(registry.pid, _mark(data_dir), how, STOP_DEADLINE_S)
-        if how is not signal.SIGKILL:
-            (data_dir / "registry.json").unlink(missing_ok=True)
-    return registry is not None
-
-
-def _mark(data_dir: Path) -> str:
-    """The argument that marks a command line as that of the registry of `data_dir`."""
-    return f"-Dweir.registry.data={data_dir}"
+    known = {"port": port, "version": version}
+    pid = _SERVER.start(data_dir, command, known, lambda: answers(_url(port)), deadline_s)
+    return _registry(data_dir, {"pid": pid, **known}, fresh=True)
