@@ -29,22 +29,44 @@ Path = tuple[str | int, ...]
 """Where a value is in a record: names of fields and keys of maps, and places in arrays, from 0."""
 
 
+METADATA: dict[str, Type] = {
+    "_key": Type.STRING,
+    "_headers": Type.STRING,
+    "_partition": Type.BIGINT,
+    "_offset": Type.BIGINT,
+    "_timestamp": Type.TIMESTAMP,
+}
+"""Names, in place of a field of the value, for what else a record of a topic has; and the types of such columns. A
+header is `_headers["name"]`. In files these are fields like any other."""
+
+VALUE = "value"
+KEY = "key"
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A declared column of a stream.
 
     Attributes:
         path: where its value is, as FROM says; empty without FROM.
+        key: whether it is in the record's key, and not in its value.
     """
 
     name: str
     type: Type
     path: Path = ()
+    key: bool = False
 
     @property
     def place(self) -> Path:
         """Where its value is in a record: without FROM, in the field of the column's name."""
         return self.path or (self.name,)
+
+    @property
+    def part(self) -> str:
+        """What of a topic's record has it: VALUE, KEY, or one of METADATA."""
+        first = str(self.place[0])
+        return KEY if self.key else first if first in METADATA else VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +81,7 @@ class Stream:
         disorder_ms: how far behind the largest timestamp seen a tuple may arrive without being late.
         rate: declared tuples per second of event time, for plan choice; None when not declared.
         distinct: declared numbers of distinct values, (column, count) pairs, for plan choice.
+        key_format: of the records' keys; None if no column is in the key.
     """
 
     name: str
@@ -72,6 +95,7 @@ class Stream:
     distinct: tuple[tuple[str, int], ...] = ()
     schema: str | None = None
     registry: str | None = None
+    key_format: str | None = None
 
     def field(self, name: str) -> Field | None:
         """The field called `name`, or None."""
@@ -394,6 +418,36 @@ class Subtraction:
     on: tuple[Expr, ...]
 
 
+WITH_SCHEMA = ("avro", "json-schema")
+"""The formats whose records name a schema of a registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFormat:
+    """How results are written as records (`INSERT INTO 'topic' WITH (...)`).
+
+    Attributes:
+        format: `json`, `json-schema` or `avro`.
+        registry: the URL of the schema registry; None for the worker's.
+        subject: what the registry knows the schema by: the `topic`, the `record`'s name, or both (`topic-record`).
+        record: the full name of the record in the schema; None for one made of the topic's name.
+        key: outputs of which a record's key is made, which decides its partition. Aggregates have keys without it.
+        key_format: `string`, `json`, `json-schema` or `avro`; None without `key`.
+    """
+
+    format: str = "json"
+    registry: str | None = None
+    subject: str = "topic"
+    record: str | None = None
+    key: tuple[str, ...] = ()
+    key_format: str | None = None
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether values or keys have a schema in a registry."""
+        return not {self.format, self.key_format}.isdisjoint(WITH_SCHEMA)
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """One continuous query.
@@ -411,6 +465,7 @@ class Query:
             and "-".
         expiry: for aggregates, a column with the last instant at which a result is alive, where windows do not tell;
             None in a query as written (`operators.distributed.decompose`).
+        result_format: of the records in the output topic.
         text: the query's text, for messages.
     """
 
@@ -423,6 +478,7 @@ class Query:
     aggregation: Aggregation | None = None
     subtracted: tuple[Subtraction, ...] = ()
     expiry: ColumnRef | None = None
+    result_format: ResultFormat = ResultFormat()
     text: str = field(default="", compare=False)
 
     def source(self, alias: str) -> Source:

@@ -60,6 +60,7 @@ class GroupTrial:
     Attributes:
         case: what its workers read; its `query` is not registered.
         selects: of the queries that are registered now, by sink.
+        options: what follows INSERT INTO and the sink.
     """
 
     case: Case
@@ -67,6 +68,7 @@ class GroupTrial:
     declared: str
     folder: Path
     selects: dict[str, str] = field(default_factory=dict)
+    options: str = ""
 
     @staticmethod
     def make(topics: Topics, folder: Path, partitions: int = 1) -> GroupTrial:
@@ -98,7 +100,7 @@ class GroupTrial:
     def file(self, selects: dict[str, str]) -> Path:
         """Write a query file; the keys are parts of the sinks' names."""
         path = self.folder / f"{'-'.join(selects)}.sql"
-        queries = (f"INSERT INTO '{self.name}-{sink}'\n{text};\n" for sink, text in selects.items())
+        queries = (f"INSERT INTO '{self.name}-{sink}' {self.options}\n{text};\n" for sink, text in selects.items())
         path.write_text(self.declared + "".join(queries))
         return path
 
@@ -132,7 +134,7 @@ class GroupTrial:
 
     def begun(self) -> bool:
         """Whether exactly the registered queries run."""
-        said = {name: f"INSERT INTO '{name}'\n{text}" for name, text in self.selects.items()}
+        said = {name: f"INSERT INTO '{name}' {self.options}\n{text}" for name, text in self.selects.items()}
         running = self._running()
         return running.keys() == said.keys() and all(said[name] in running[name] for name in said)
 

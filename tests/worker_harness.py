@@ -182,10 +182,17 @@ class Record:
 
 
 class Reader:
-    """Reads a topic from its beginning as a read_committed consumer, continuously."""
+    """Reads a topic from its beginning as a read_committed consumer, continuously; `decode` makes a row of a value."""
 
-    def __init__(self, bootstrap: str, topic: str, isolation: str = "read_committed") -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        isolation: str = "read_committed",
+        decode: Callable[[bytes], Row] = orjson.loads,
+    ) -> None:
         self._topic = topic
+        self.decode = decode
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -216,8 +223,8 @@ class Reader:
         return self.records
 
     def rows(self) -> list[Row]:
-        """The records as JSON."""
-        return [orjson.loads(record.value or b"null") for record in self.poll()]
+        """The records' values."""
+        return [self.decode(record.value or b"null") for record in self.poll()]
 
     def wait_for_count(
         self, count: int, also: Callable[[], None] = lambda: None, why: Callable[[], str] = str
@@ -464,6 +471,6 @@ def assert_exact(case: Case, reader: Reader, worker: WorkerProcess) -> None:
     if wrong := difference():
         raise AssertionError(worker.with_log(wrong))
     for partition in {record.partition for record in reader.records}:
-        rows = [orjson.loads(r.value or b"") for r in reader.records if r.partition == partition]
+        rows = [reader.decode(r.value or b"") for r in reader.records if r.partition == partition]
         times = [row["_ts"] for row in rows if in_time(row)]
         assert times == sorted(times), f"results of partition {partition} are not in the order of their timestamps"

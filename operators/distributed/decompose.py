@@ -50,7 +50,6 @@ from operators.plan.plan import Join, Leaf, Plan, postorder
 from operators.plan.predicates import Operand, conjuncts, constants, join_condition, selections
 from operators.state.numbered import NumberColumn
 from operators.state.sources import HORIZON, life_of
-from schemas.codecs.encode import key_names
 from schemas.errors import InvariantError, UsageError
 from schemas.query import (
     Aggregate,
@@ -524,9 +523,7 @@ class _Decomposition:
             aggregation=aggregation,
             expiry=ColumnRef(name, EXPIRY, Type.TIMESTAMP) if edge.expires else None,
         )
-        return DistributedOperator(
-            AGGREGATES, sub, Leaf(name), edge.partitions, self.forward, (given,), (), keys=key_names(self.query)
-        )
+        return DistributedOperator(AGGREGATES, sub, Leaf(name), edge.partitions, self.forward, (given,), ())
 
     def _kept(self, inputs: Iterable[OperatorInput]) -> tuple[tuple[str, int], ...]:
         direct = {given.stream.name for given in inputs if given.edge is None and not given.is_table}
@@ -572,9 +569,8 @@ class _Decomposition:
         sources = tuple(replace(source, stream=inputs[source.stream.name].source) for source in query.sources)
         tasks = self.split if self.forward else 1
         given = tuple(inputs.values())
-        keys = None if query.aggregation is None else key_names(query)
         whole = replace(query, sources=sources)
-        return DistributedOperator(str(self.plan), whole, self.plan, tasks, self.forward, given, (), keys=keys)
+        return DistributedOperator(str(self.plan), whole, self.plan, tasks, self.forward, given, ())
 
 
 def _with_position(source: Stream | Table) -> OperatorInput:

@@ -150,7 +150,6 @@ class DistributedOperator:
         kept: Per stream that it reads directly, how long the query needs a tuple of the stream, in ms: for its windows,
             and beyond them for the changes that follow when the tuple dies.
         columns: For a join, the name in the sub-query of each column of the query.
-        keys: For aggregates, the names of a group's values in the keys of results; else None.
         numbered: By stream, the columns with horizons of a join's inputs, for ROWS windows.
         traced: For a join whose results are traced, the joins whose results it reads, directly or not, children before
             parents, and last itself; else empty.
@@ -166,7 +165,6 @@ class DistributedOperator:
     ranks: int = 0
     kept: tuple[tuple[str, int], ...] = ()
     columns: Mapping[ColumnRef, ColumnRef] = field(default_factory=dict, hash=False, compare=False)
-    keys: tuple[str, ...] | None = None
     numbered: Mapping[str, tuple[NumberColumn, ...]] = field(default_factory=dict, hash=False, compare=False)
     traced: tuple[TracedJoin, ...] = ()
 

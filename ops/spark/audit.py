@@ -122,15 +122,15 @@ def audit_topics(
     with work_folder(spark.master, spark.folder) as folder:
         with FoundResults(folder / "found.parquet", query) as found:
             say(f"reading results from {sink}")
-            unreadable = read_results(clients, query, sink, found)
+            unreadable = read_results(clients, query, decoders, sink, found)
         with Stage(folder, query) as stage:
             say("reading the past of the input topics")
             intake = stage_topics(stage, clients, query, decoders, ranges, read_idle_late(clients, query))
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
         ends, end = cut.ends, cut.end
-        if ends is not None and len(lanes_of(clients, sink)) < layout.tasks:
-            # Several tasks write to one partition: no result tells which task wrote it.
+        if ends is not None and (query.result_format.key or len(lanes_of(clients, sink)) < layout.tasks):
+            # Several tasks write to one partition, or one to several: no result tells which task wrote it.
             end, ends = min(ends.values()), None
         if span.end is not None:
             end = min(end, span.end)

@@ -16,7 +16,8 @@ from dataclasses import replace
 import msgspec
 
 from ops.spark.topics import ends_of, records
-from schemas.codecs.encode import CLEANUP_PHASE, encode_results
+from schemas.codecs.encode import CLEANUP_PHASE
+from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
 from services.delivery.epoch_output import Delivery, RejectedRecord
@@ -52,24 +53,27 @@ class TopicDestination:
         root: int,
         begin: BeforeVisible,
         *,
+        records: ResultRecords,
         say: Callable[[str], None],
         replication: int = -1,
     ) -> None:
         """Args:
             root: the topmost join's number.
+            records: encodes the results.
             say: receives a text about results that are too large for the topic.
 
         Raises:
             BrokerError: Kafka does not answer, or a topic cannot be made.
         """
         self._say = say
+        self._records = records
         self._clients = clients
         self._query, self._backlog, self._root = query, backlog, root
         self._topic = topic
         self._begin = begin
         self._begun = False
         admin = TopicAdmin(clients)
-        topics = admin.outputs(query, topic, 1, replication)
+        topics = admin.outputs(query, topic, 1, replication, None if records.key is None else 1)
         self._commits = admin.cleanup(query, replication)
         topics = replace(
             topics,
@@ -78,9 +82,7 @@ class TopicDestination:
         )
         name = f"weir-cleanup-{backlog}"
         self._admin, self._log = admin, (admin.transactions(name, 1, replication), 0)
-        self._sink = TransactionalSink(
-            clients, name, 0, topics, threading.Event(), TRANSACTION_MS, admin, self._log
-        )
+        self._sink = TransactionalSink(clients, name, 0, topics, threading.Event(), TRANSACTION_MS, admin, self._log)
         repair = self._sink.open()
         if repair.records:
             say(f"Kafka had ended a transaction in part: {sum(repair.records.values()):,} records written again")
@@ -116,7 +118,7 @@ class TopicDestination:
         if not self._begun:
             self._begin()
             self._begun = True
-        encoded = [(self._topic, encode_results(batch, CLEANUP_PHASE)) for batch in batches]
+        encoded = [(self._topic, self._records.encode(batch, CLEANUP_PHASE)) for batch in batches]
         results = sum(len(own.offsets) - 1 for _, own in encoded)
         record = CommitRecord(self._backlog, self._query, self._root, group, results)
         # The sink writes these beside the results, to the task's partition of their topic.

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 from ops.spark.aggregates import emissions
 from ops.spark.answer import RESULT_TS, History, answer, output_column
 from ops.spark.difference import RESULT_OP, changes
+from schemas.avro.result_schema import field_name
 from schemas.codecs.encode import TIMESTAMP_KEY, encode_results
 from schemas.columns import OP_KEY, Batch, Column
 from schemas.errors import StateError, UsageError
-from schemas.query import Field, Query, Stream, Type, type_of
+from schemas.query import Field, Query, ResultFormat, Stream, Type, type_of
 from services.files.sinks import LineSink
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 READ_ROWS = 1 << 16
 PARQUET = (".parquet", ".pq")
+JSON = ResultFormat()
 
 
 def answer_of(spark: SparkSession, query: Query, history: History) -> DataFrame:
@@ -41,11 +43,17 @@ def result_columns(query: Query) -> list[tuple[str, str, Type]]:
     return [*found, (RESULT_OP, OP_KEY, Type.STRING)] if query.subtracted else found
 
 
-def result_stream(query: Query) -> Stream:
-    """Results as a stream that the codecs can read: their keys as fields, `_ts` as event time."""
-    fields = [Field(name, kind) for _, name, kind in result_columns(query)]
+def result_stream(query: Query, written: ResultFormat = JSON) -> Stream:
+    """Results as a stream that the codecs can read: their keys as fields, `_ts` as event time.
+
+    Args:
+        written: how they are written.
+    """
+    paths = [(field_name(name),) if written.format == "avro" else () for _, name, _ in result_columns(query)]
+    fields = [Field(name, kind, path) for (_, name, kind), path in zip(result_columns(query), paths, strict=True)]
     fields.append(Field(TIMESTAMP_KEY, Type.TIMESTAMP))
-    return Stream("results", tuple(fields), query.name, timestamp=TIMESTAMP_KEY)
+    topic = query.sink or query.name
+    return Stream("results", tuple(fields), topic, written.format, TIMESTAMP_KEY, registry=written.registry)
 
 
 def read_answer(query: Query, folder: Path) -> Iterator[Batch]:

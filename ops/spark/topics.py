@@ -16,7 +16,7 @@ the log; the late topic identifies them by partition and offset.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -34,13 +35,13 @@ from ops.spark.compare import FoundResults
 from ops.spark.results import result_stream
 from ops.spark.sources import RecordCounts
 from ops.spark.stage import Stage
-from schemas.codecs.json_codec import JsonDecoder
 from schemas.columns import I64, Mask
 from schemas.errors import BrokerError, StateError
 from schemas.messages.commits import Commit
 from schemas.query import Query
 from services.formats.decoders import Decoders
 from services.kafka.log_consumer import log_consumer
+from services.kafka.records import last_header
 from services.kafka.topics import Lane, TopicAdmin
 from services.placement.tasks import Layout, lay_out
 from services.process.fingerprint import fingerprint
@@ -197,16 +198,15 @@ def stage_topics(
         UsageError: it is not known where a stream's schemas are.
         StateError: the staging folder is full.
     """
-    own = {stream.name: decoders.of(stream) for stream in query.streams()}
+    own = {stream.name: decoders.records_of(stream) for stream in query.streams()}
     intake = RecordCounts()
     for (topic, partition), messages in records(clients, ranges):
-        values = [message.value() for message in messages]
-        offsets = np.array([message.offset() for message in messages], np.int64)
-        times = np.array([message.timestamp()[1] for message in messages], np.int64)
+        found = _Messages(partition, messages)
+        offsets = found.offsets()
         for stream in query.streams():
             if stream.topic != topic:
                 continue
-            decoded = own[stream.name].decode_values(values, times)
+            decoded = own[stream.name].decode(found)
             places = offsets[decoded.rows]
             refused = idle.refused(stream.name, partition, places)
             late = stage.add(stream, partition, decoded.batch, places, refused)
@@ -219,16 +219,39 @@ def stage_topics(
     return intake
 
 
-def read_results(clients: KafkaClients, query: Query, sink: str, found: FoundResults) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """Messages of one partition: `services.formats.records.TopicRecords`."""
+
+    partition: int
+    messages: Sequence[Message]
+
+    def values(self) -> list[bytes | None]:
+        return [message.value() for message in self.messages]
+
+    def keys(self) -> list[bytes | None]:
+        return [message.key() for message in self.messages]
+
+    def headers(self, name: str) -> list[bytes | None]:
+        return [last_header(message.headers(), name) for message in self.messages]
+
+    def offsets(self) -> I64:
+        return np.array([message.offset() for message in self.messages], np.int64)
+
+    def timestamps(self) -> I64:
+        return np.array([message.timestamp()[1] for message in self.messages], np.int64)
+
+
+def read_results(clients: KafkaClients, query: Query, decoders: Decoders, sink: str, found: FoundResults) -> list[str]:
     """Stage all committed results of a topic.
 
     Returns:
         where records were that are no results of the query, and why.
 
     Raises:
-        BrokerError: Kafka does not answer.
+        BrokerError: Kafka or a schema registry does not answer.
     """
-    decoder = JsonDecoder(result_stream(query))
+    decoder = decoders.of(result_stream(query, query.result_format))
     wrong: list[str] = []
     for (topic, partition), messages in records(clients, ends_of(clients, lanes_of(clients, sink))):
         offsets = np.array([message.offset() for message in messages], np.int64)

@@ -8,7 +8,7 @@ the columns, and NULL is `null`. A TIMESTAMP is its integer of milliseconds.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from schemas.columns import I64, OP_KEY, Batch, Column
+from schemas.columns import I64, OP_KEY, Batch, Column, Mask
 from schemas.errors import UsageError
 from schemas.expression_text import text_of
 from schemas.query import Query, Type, group_column, type_of
@@ -33,12 +33,17 @@ class Encoded:
 
     Attributes:
         offsets: (n + 1,) int64, ascending from 0.
-        keys: the same number of records, with the keys of results that are upserts.
+        keys: the same number of records, the keys of results that have some.
+        hashes: (n,) int64, by which the partition of each is chosen (`schemas.codecs.kernels.murmur`); None for
+            records that all go to one partition.
+        missing: of keys, (n,) bool: which are none; None if all are there.
     """
 
     data: bytes
     offsets: I64
     keys: Encoded | None = None
+    hashes: I64 | None = None
+    missing: Mask | None = None
 
 
 def check_output_names(query: Query) -> None:
@@ -50,24 +55,12 @@ def check_output_names(query: Query) -> None:
     taken = (TIMESTAMP_KEY, PHASE_KEY, *((OP_KEY,) if query.subtracted else ()))
     for output in query.outputs:
         if output.name in taken:
-            raise UsageError(
-                f"output '{output.name}' is a key that Weir adds itself, give it another name with AS"
-            )
+            raise UsageError(f"output '{output.name}' is a key that Weir adds itself, give it another name with AS")
 
 
 def encode_results(batch: Batch, phase: str | None = None) -> Encoded:
     """Encode results as JSON objects: the outputs in their order, then `_ts`, then `_phase` when given."""
-    return _encode(batch.columns, batch.ts, phase)
-
-
-def encode_upserts(batch: Batch, key_names: Sequence[str]) -> Encoded:
-    """Encode results as `encode_results`, with their keys: JSON objects too, `{}` where all results are one group."""
-    found = encode_results(batch)
-    if key_names:
-        keys = _encode(dict(zip(key_names, batch.keys, strict=True)), None, None)
-    else:
-        keys = Encoded(b"{}\n" * len(batch), np.arange(0, 3 * len(batch) + 1, 3, dtype=np.int64))
-    return Encoded(found.data, found.offsets, keys)
+    return encode_columns(batch.columns, batch.ts, phase)
 
 
 def key_names(query: Query) -> tuple[str, ...] | None:
@@ -85,10 +78,11 @@ def key_names(query: Query) -> tuple[str, ...] | None:
 
 def encode_tuples(batch: Batch) -> Encoded:
     """Encode source tuples as JSON objects with their declared fields, as a JSON source would have had them."""
-    return _encode(batch.columns, None, None)
+    return encode_columns(batch.columns)
 
 
-def _encode(columns: Mapping[str, Column], ts: I64 | None, phase: str | None) -> Encoded:
+def encode_columns(columns: Mapping[str, Column], ts: I64 | None = None, phase: str | None = None) -> Encoded:
+    """Encode rows as JSON objects: the columns, of which there is at least one, then `_ts` and `_phase` if given."""
     arrays = [column.to_arrow() for column in columns.values()]
     names = list(columns)
     if ts is not None:

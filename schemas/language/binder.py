@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lark import Token, Tree
 
+from schemas.avro.result_schema import same_field
 from schemas.language.clauses import Clauses, bind_window
-from schemas.language.declarations import bind_stream, bind_table, checked_topic
+from schemas.language.declarations import bind_result_format, bind_stream, bind_table, checked_topic
 from schemas.language.expressions import EVENT_TIME, Scope
 from schemas.language.grouping import bind_aggregation, check_partitions, grouped_scope
 from schemas.language.query_text import (
@@ -21,6 +22,7 @@ from schemas.language.query_text import (
     QueryText,
     did_you_mean,
     identifier,
+    shortened,
     span,
     tree,
     unquoted,
@@ -79,7 +81,7 @@ def bind_program(root: Tree[Token], text: QueryText) -> Program:
 def _bind_query(
     node: Tree[Token], streams: Mapping[str, Stream | Table], names: Sequence[str], text: QueryText
 ) -> Query:
-    topic_node, items_node, sources_node, clauses_node = node.children
+    topic_node, key_node, options_node, items_node, sources_node, clauses_node = node.children
     sources_tree, clauses = tree(sources_node), Clauses(tree(clauses_node), text)
     source_nodes = _nodes_of(sources_tree, "source")
     if clauses.excepts and len(source_nodes) > 1:
@@ -120,6 +122,10 @@ def _bind_query(
         aggregation = bind_aggregation(grouped, clauses)
         check_partitions(aggregation, partition, clauses, text)
     sink = _bind_sink(topic_node, sources, text)
+    key = _bind_key(key_node, outputs, aggregation is not None, text)
+    result_format = bind_result_format(options_node, key, text)
+    if result_format.format == "avro" and (same := same_field(output.name for output in outputs)):
+        raise text.error(f"in Avro {same[0]!r} and {same[1]!r} would be one field; rename one with AS", items_node)
     name = sink or "results"
     if name in names:
         place = topic_node if topic_node is not None else items_node
@@ -137,6 +143,7 @@ def _bind_query(
         partition_by,
         aggregation,
         subtracted,
+        result_format=result_format,
         text=text.text[start:end],
     )
 
@@ -179,10 +186,28 @@ def _bind_sink(node: Node | None, sources: Sequence[Source], text: QueryText) ->
     checked_topic(topic, token, text)
     for source in sources:
         if isinstance(source.stream, Stream) and source.stream.topic == topic:
-            raise text.error(
-                f"this query would read its own results: {topic!r} is the topic of {source.alias}", token
-            )
+            raise text.error(f"this query would read its own results: {topic!r} is the topic of {source.alias}", token)
     return topic
+
+
+def _bind_key(node: Node | None, outputs: Sequence[Output], aggregating: bool, text: QueryText) -> tuple[Output, ...]:
+    """The outputs that KEY names."""
+    if node is None:
+        return ()
+    word, *name_nodes = tree(node).children
+    if aggregating:
+        raise text.error("results of aggregates have the values of GROUP BY as their key; leave KEY out", word)
+    known = {output.name: output for output in outputs}
+    found: dict[str, Output] = {}
+    for name_node in name_nodes:
+        name = ".".join(identifier(part) for part in tree(name_node).children if part is not None)
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; it has {shortened(', '.join(known))}"
+            raise text.error(f"KEY names outputs of the SELECT list, and none is called {name!r}{hint}", name_node)
+        if name in found:
+            raise text.error(f"KEY names {name!r} twice", name_node)
+        found[name] = known[name]
+    return tuple(found.values())
 
 
 def _bind_sources(
@@ -222,9 +247,7 @@ def _bind_sources(
     return tuple(sources.values())
 
 
-def _check_tables(
-    sources: Sequence[Source], nodes: Sequence[Tree[Token]], subtracting: bool, text: QueryText
-) -> None:
+def _check_tables(sources: Sequence[Source], nodes: Sequence[Tree[Token]], subtracting: bool, text: QueryText) -> None:
     """Refuse a query whose results no stream would trigger."""
     if subtracting and sources[0].is_table:
         raise text.error(
@@ -262,9 +285,7 @@ def _bind_outputs(node: Tree[Token], scope: Scope) -> Iterator[Output]:
             if output.name in seen:
                 raise scope.text.error(f"two results are called {output.name!r}; rename one with AS", item)
             if output.name in RESERVED_OUTPUTS:
-                raise scope.text.error(
-                    f"{output.name!r} is a key that Weir writes itself; rename this with AS", item
-                )
+                raise scope.text.error(f"{output.name!r} is a key that Weir writes itself; rename this with AS", item)
             seen.add(output.name)
             yield output
 
@@ -276,13 +297,9 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
         if alias_token is not None:
             yield Output(identifier(alias_token), expr)
         elif isinstance(expr, ColumnRef) and tree(expr_node).data == "column":
-            yield Output(
-                ".".join(identifier(part) for part in tree(expr_node).children if part is not None), expr
-            )
+            yield Output(".".join(identifier(part) for part in tree(expr_node).children if part is not None), expr)
         else:
-            raise scope.text.error(
-                f"give this expression a name: {scope.text.shown(expr_node)} AS name", expr_node
-            )
+            raise scope.text.error(f"give this expression a name: {scope.text.shown(expr_node)} AS name", expr_node)
         return
     if item.data == "every_column":
         sources = tuple(scope.sources.values())
@@ -331,10 +348,7 @@ def _bind_partition_by(
     pairs = [
         (p.left, p.right)
         for p in predicates
-        if isinstance(p, Compare)
-        and p.op == "="
-        and isinstance(p.left, ColumnRef)
-        and isinstance(p.right, ColumnRef)
+        if isinstance(p, Compare) and p.op == "=" and isinstance(p.left, ColumnRef) and isinstance(p.right, ColumnRef)
     ]
     for _ in pairs:
         equated |= {c for pair in pairs if equated & set(pair) for c in pair}

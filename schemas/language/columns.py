@@ -121,8 +121,9 @@ def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) 
 
 def declaration(column: Field) -> str:
     """The text that declares a column."""
+    key = " KEY" if column.key else ""
     path = " FROM '{}'".format(path_text(column.path).replace("'", "''")) if column.path else ""
-    return f"{written_name(column.name)} {column.type}{path}"
+    return f"{written_name(column.name)} {column.type}{key}{path}"
 
 
 def written_name(name: str) -> str:

@@ -12,15 +12,20 @@ from collections.abc import Mapping, Sequence
 
 from lark import Token, Tree
 
+from schemas.avro.result_schema import is_record_name
 from schemas.durations import parse_duration
 from schemas.errors import QueryError, UsageError
 from schemas.language.expressions import EVENT_TIME
 from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, numeral, shortened, tree, unquoted
 from schemas.paths import parse_path
-from schemas.query import Field, Stream, Table, Type
+from schemas.query import METADATA, VALUE, WITH_SCHEMA, Field, Output, Path, ResultFormat, Stream, Table, Type, type_of
 
-FORMATS = ("json", "avro", "csv", "string")
+FORMATS = ("json", "json-schema", "avro", "csv", "string")
+KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro")
 TABLE_FORMATS = ("json", "csv", "parquet")
+RESULT_FORMATS = ("json", "json-schema", "avro")
+RESULT_KEY_FORMATS = ("string", "json", "json-schema", "avro")
+SUBJECTS = ("topic", "record", "topic-record")
 
 _TABLE_OPTIONS = {
     "path": "path = 'rooms.csv'",
@@ -29,6 +34,7 @@ _TABLE_OPTIONS = {
 _OPTIONS = {
     "topic": "topic = 'sensors.temperature'",
     "format": "format = 'json'",
+    "key_format": "key_format = 'string'",
     "schema": "schema = 'temperature.avsc'",
     "registry": "registry = 'http://127.0.0.1:8081'",
     "timestamp": "timestamp = 'at'",
@@ -36,6 +42,13 @@ _OPTIONS = {
     "idle_timeout": "idle_timeout = '30 SECONDS'",
     "rate": "rate = 1000",
     "distinct": "distinct = 'room:20,mote:50'",
+}
+_RESULT_OPTIONS = {
+    "format": "format = 'avro'",
+    "key_format": "key_format = 'string'",
+    "registry": "registry = 'http://127.0.0.1:8081'",
+    "subject": "subject = 'topic-record'",
+    "record": "record = 'com.example.Alarm'",
 }
 _OTHER_TYPE_NAMES = {
     "INT": Type.BIGINT,
@@ -61,9 +74,9 @@ _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,240}")
 def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
     """The stream that CREATE STREAM declares."""
     name, fields, options = _declared(node, _OPTIONS, text)
-    times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP]
-    format = options.format(FORMATS) or FORMATS[0]
-    schema, registry = options.schema(format)
+    times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP and not field.key]
+    format, key_format = options.format(FORMATS) or FORMATS[0], options.key_format()
+    schema, registry = options.schema(format, key_format)
     options.check_columns(format)
     return Stream(
         name,
@@ -77,6 +90,7 @@ def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
         idle_timeout_ms=options.duration("idle_timeout", positive=True),
         rate=options.rate(),
         distinct=options.distinct(),
+        key_format=key_format,
     )
 
 
@@ -93,9 +107,9 @@ def undeclared(node: Tree[Token], text: QueryText) -> Stream | None:
     option_nodes = [] if options_node is None else [tree(option) for option in tree(options_node).children]
     options = _Options(option_nodes, _OPTIONS, {}, text)
     format = options.format(FORMATS) or FORMATS[0]
-    schema, registry = options.schema(format)
+    schema, registry = options.schema(format, options.format(KEY_FORMATS, "key_format"))
     timestamp = options.column("timestamp")
-    if format != "avro":
+    if format not in WITH_SCHEMA:
         raise text.error(f"stream {name!r} needs a list of its columns: format {format!r} has no schema", name_token)
     if timestamp is None:
         raise text.error(
@@ -118,6 +132,26 @@ def bind_table(node: Tree[Token], text: QueryText) -> Table:
     return Table(name, tuple(fields.values()), path, options.format(TABLE_FORMATS))
 
 
+def bind_result_format(node: Node | None, key: Sequence[Output], text: QueryText) -> ResultFormat:
+    """How results are written, by the WITH of INSERT INTO; as JSON without it.
+
+    Args:
+        key: the outputs of which their keys are made.
+    """
+    nodes = [] if node is None else [tree(option) for option in tree(node).children]
+    options = _Options(nodes, _RESULT_OPTIONS, {}, text)
+    format, key_format = options.format(RESULT_FORMATS) or RESULT_FORMATS[0], options.result_key_format(key)
+    either = key_format if key_format in WITH_SCHEMA else format
+    return ResultFormat(
+        format,
+        options.registry(either),
+        options.subject(either) or SUBJECTS[0],
+        options.record(either),
+        tuple(output.name for output in key),
+        key_format,
+    )
+
+
 def _declared(
     node: Tree[Token], accepted: Mapping[str, str], text: QueryText
 ) -> tuple[str, dict[str, Field], _Options]:
@@ -128,7 +162,7 @@ def _declared(
         raise text.error(f"stream {identifier(name_token)!r} needs a list of its columns here", name_token)
     fields: dict[str, Field] = {}
     for column_node in column_nodes:
-        field = _bind_field(tree(column_node), text)
+        field = _bind_field(tree(column_node), text, of_topic=accepted is _OPTIONS)
         if field.name in fields:
             raise text.error(f"column {field.name!r} is declared twice", tree(column_node).children[0])
         fields[field.name] = field
@@ -136,8 +170,8 @@ def _declared(
     return identifier(name_token), fields, _Options([tree(option) for option in option_nodes], accepted, fields, text)
 
 
-def _bind_field(node: Tree[Token], text: QueryText) -> Field:
-    name_token, type_token, path_token = node.children
+def _bind_field(node: Tree[Token], text: QueryText, *, of_topic: bool) -> Field:
+    name_token, type_token, key_token, path_token = node.children
     name, written = identifier(name_token), str(type_token).upper()
     if name == EVENT_TIME:
         raise text.error(f"{EVENT_TIME!r} is every stream's event time; call this column otherwise", name_token)
@@ -145,13 +179,34 @@ def _bind_field(node: Tree[Token], text: QueryText) -> Field:
         other = _OTHER_TYPE_NAMES.get(written)
         hint = f"; did you mean {other}?" if other else did_you_mean(written, Type.__members__)
         raise text.error(f"unknown type {str(type_token)!r}; accepted: {', '.join(Type)}{hint}", type_token)
-    if path_token is None:
-        return Field(name, Type[written])
-    try:
-        path = parse_path(unquoted(str(path_token)))
-        return Field(name, Type[written], () if path == (name,) else path)
-    except UsageError as error:
-        raise text.error(str(error), path_token) from None
+    path: Path = ()
+    if path_token is not None:
+        try:
+            path = parse_path(unquoted(str(path_token)))
+        except UsageError as error:
+            raise text.error(str(error), path_token) from None
+    field = Field(name, Type[written], () if path == (name,) else path, key=key_token is not None)
+    if key_token is not None and not of_topic:
+        raise text.error("the rows of a table's file have no keys; leave KEY out", key_token)
+    if of_topic and (wrong := _misused(field)):
+        raise text.error(wrong, path_token or name_token)
+    return field
+
+
+def _misused(field: Field) -> str:
+    """What is wrong with a column that stands for something else of a record than its value; empty if nothing is."""
+    name = str(field.place[0])
+    if name not in METADATA:
+        return ""
+    if field.key:
+        return f"{name!r} is not a part of the key; leave KEY out"
+    if name == "_headers" and (len(field.place) != 2 or isinstance(field.place[1], int)):
+        return f"column {field.name!r} is one header of a record: FROM '_headers[\"trace-id\"]'"
+    if name != "_headers" and len(field.place) > 1:
+        return f"{name!r} of a record has no parts; write FROM {name!r}"
+    if field.type is not METADATA[name]:
+        return f"{name!r} of a record is {METADATA[name]}, column {field.name!r} is declared {field.type}"
+    return ""
 
 
 class _Options:
@@ -216,31 +271,85 @@ class _Options:
             raise self._refused(key, "names a file")
         return path
 
-    def schema(self, format: str) -> tuple[str | None, str | None]:
+    def schema(self, format: str, key_format: str | None) -> tuple[str | None, str | None]:
         """Where the schemas of a stream's records are: a file, or a registry's URL; neither where the worker's registry
-        has them, or the format has none."""
-        file, registry = self._file("schema"), self._string("registry")
-        if registry is not None and not REGISTRY_URL.fullmatch(registry):
-            raise self._refused("registry", "is the URL of a schema registry")
-        for key, given in (("schema", file), ("registry", registry)):
-            if given is not None and format != "avro":
-                raise self._refused(key, f"is for format = 'avro'; this stream's format is {format!r}")
-        if file is not None and registry is not None:
+        has them, or the formats have none."""
+        file = self._of_schemas("schema", self._file("schema"), format)
+        registry = self.registry(key_format if key_format in WITH_SCHEMA else format)
+        if file is not None and registry is not None and key_format not in WITH_SCHEMA:
             raise self._refused("registry", "excludes 'schema': records name a registry's schemas, or have all one")
         return file, registry
 
+    def registry(self, format: str | None) -> str | None:
+        """The URL of the schema registry."""
+        registry = self._string("registry")
+        if registry is not None and not REGISTRY_URL.fullmatch(registry):
+            raise self._refused("registry", "is the URL of a schema registry")
+        return self._of_schemas("registry", registry, format)
+
+    def subject(self, format: str | None) -> str | None:
+        """What the registry knows the schema of results by."""
+        subject = self._string("subject")
+        if subject is not None and subject not in SUBJECTS:
+            raise self._refused("subject", f"is one of {', '.join(SUBJECTS)}")
+        return self._of_schemas("subject", subject, format)
+
+    def record(self, format: str | None) -> str | None:
+        """The full name of the record in the schema of results."""
+        record = self._string("record")
+        if record is not None and not is_record_name(record):
+            raise self._refused("record", "is a name in Avro: letters, digits and _, with dots between namespaces")
+        return self._of_schemas("record", record, format)
+
+    def _of_schemas(self, key: str, given: str | None, format: str | None) -> str | None:
+        formats = ("avro",) if key == "schema" else WITH_SCHEMA
+        listed = " and ".join(f"format = {one!r}" for one in formats)
+        if given is not None and format not in formats:
+            raise self._refused(key, f"is for {listed}; the format here is {format!r}")
+        return given
+
     def check_columns(self, format: str) -> None:
         """Refuse columns that records of a format cannot have."""
-        if format == "string" and [field.type for field in self._fields.values()] != [Type.STRING]:
+        fields = [field for field in self._fields.values() if field.part == VALUE]
+        if format == "string" and [field.type for field in fields] != [Type.STRING]:
             raise self._refused("format", "takes a whole record as a column: declare one column, a STRING")
-        nested = next((field.name for field in self._fields.values() if field.path), None)
+        nested = next((field.name for field in fields if field.path), None)
         if nested is not None and format in ("csv", "string"):
             raise self._refused("format", f"has no names, so FROM of column {nested!r} means nothing")
 
-    def format(self, formats: Sequence[str]) -> str | None:
-        name = self._string("format")
+    def key_format(self) -> str | None:
+        """The format of the records' keys; None if no column is in the key."""
+        keys = [field for field in self._fields.values() if field.key]
+        format = self.format(KEY_FORMATS, "key_format")
+        if not keys:
+            if format is not None:
+                raise self._refused("key_format", "is for columns in the record's key: id BIGINT KEY")
+            return None
+        if format == "string" and len(keys) > 1:
+            raise self._refused("key_format", f"takes a whole key as a column, and there are {len(keys)}")
+        nested = next((field.name for field in keys if field.path), None)
+        if format is None:
+            return "string" if len(keys) == 1 and nested is None else "json"
+        if nested is not None and format in ("csv", "string"):
+            raise self._refused("key_format", f"has no names, so FROM of column {nested!r} means nothing")
+        return format
+
+    def result_key_format(self, key: Sequence[Output]) -> str | None:
+        """The format of the keys of results that are made of these outputs."""
+        format = self.format(RESULT_KEY_FORMATS, "key_format")
+        if not key:
+            if format is not None:
+                raise self._refused("key_format", "is for results with a key: INSERT INTO 'topic' KEY (id)")
+            return None
+        has_text = len(key) == 1 and type_of(key[0].expr) is not Type.DOUBLE
+        if format == "string" and not has_text:
+            raise self._refused("key_format", "takes one output as the whole key, which is no DOUBLE")
+        return format or ("string" if has_text else "json")
+
+    def format(self, formats: Sequence[str], key: str = "format") -> str | None:
+        name = self._string(key)
         if name is not None and name.lower() not in formats:
-            raise self._refused("format", f"is one of {', '.join(formats)}")
+            raise self._refused(key, f"is one of {', '.join(formats)}")
         return None if name is None else name.lower()
 
     def column(self, key: str) -> str | None:
@@ -257,6 +366,12 @@ class _Options:
         if field.type not in (Type.BIGINT, Type.TIMESTAMP):
             raise self._text.error(
                 f"option 'timestamp' takes a BIGINT (milliseconds) or TIMESTAMP column; {name!r} is {field.type}",
+                self._values["timestamp"],
+            )
+        if field.part not in (VALUE, "_timestamp"):
+            raise self._text.error(
+                f"option 'timestamp' takes a column of the record's value, or its own time FROM '_timestamp'; {name!r} "
+                f"is in {'its key' if field.key else field.part}",
                 self._values["timestamp"],
             )
         return name

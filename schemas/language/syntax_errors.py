@@ -119,6 +119,7 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
         ("_INSERT", "INSERT INTO"),
         ("_INTO", "INTO"),
         ("_WITH", "WITH"),
+        ("KEY", "KEY"),
         ("_ON", "ON"),
         ("_BY", "BY"),
         ("_AND", "AND"),
@@ -192,6 +193,7 @@ _KEYWORDS = {
         "_SELECT",
         "_INTO",
         "_WITH",
+        "KEY",
         "_ON",
         "_BY",
         "_AND",
@@ -271,9 +273,7 @@ def _error(source: QueryText, at: int, accepted: Set[str]) -> QueryError:
             ("WHERE", "WINDOW", "MAXWINDOW", "PARTITION", "GROUP", "EMIT", "JOIN", "FROM", "SELECT", "BETWEEN"),
         )
         hint = f"; did you mean {near} for {previous}?" if near else ""
-    return source.error_at(
-        f"expected {expected}; got '{shortened(source.text[start:end])}'{hint}", start, end
-    )
+    return source.error_at(f"expected {expected}; got '{shortened(source.text[start:end])}'{hint}", start, end)
 
 
 def _left_out(

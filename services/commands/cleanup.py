@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,7 +110,7 @@ def cleanup(
         check_installed()
     began = time.perf_counter()
     with open_backlog(folder) as backlog:
-        name, destination = _destination(backlog, out, topic, clients)
+        name, destination = _destination(backlog, out, topic, clients, access)
         try:
             with closing(destination), progress() as say:
                 results = clean_up_backlog(backlog, name, destination, spark, share, say)
@@ -118,12 +119,14 @@ def cleanup(
     _say(f"wrote {results:,} pending results to {name} in {time.perf_counter() - began:.1f} s")
 
 
-def _destination(backlog: OpenBacklog, out: str, topic: str | None, clients: KafkaClients) -> tuple[str, Destination]:
+def _destination(
+    backlog: OpenBacklog, out: str, topic: str | None, clients: KafkaClients, access: RegistryAccess
+) -> tuple[str, Destination]:
     """The destination of the results, and its name for the record in the backlog.
 
     Raises:
         UsageError: a cleanup to another destination has begun, or the file cannot be created.
-        BrokerError: Kafka does not answer.
+        BrokerError: Kafka or the schema registry does not answer.
     """
     from services.files.sinks import STDOUT
     from services.spill.backlog import check_destination, note_destination
@@ -134,13 +137,22 @@ def _destination(backlog: OpenBacklog, out: str, topic: str | None, clients: Kaf
         check_destination(backlog, name)
         return name, destination_of(out, backlog.manifest.id, lambda: note_destination(backlog, name))
     from ops.spark.delivery import TopicDestination
+    from services.formats.encoders import Encoders
     from services.kafka.topics import TopicAdmin
 
     name = f"topic {topic} of cluster {TopicAdmin(clients).cluster_id()}"
     check_destination(backlog, name)
-    root = len(backlog.query.sources) - 2
+    query, encoders = replace(backlog.query, sink=topic), Encoders(access)
+    encoders.prepare(query)
     return name, TopicDestination(
-        clients, topic, backlog.query.name, backlog.manifest.id, root, lambda: note_destination(backlog, name), say=_say
+        clients,
+        topic,
+        query.name,
+        backlog.manifest.id,
+        len(query.sources) - 2,
+        lambda: note_destination(backlog, name),
+        records=encoders.of(query),
+        say=_say,
     )
 
 

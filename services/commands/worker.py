@@ -294,6 +294,7 @@ def worker(
         from operators.migration.advise import Goal
         from services.files.tables import read_tables
         from services.formats.decoders import make_decoders
+        from services.formats.encoders import Encoders
         from services.spill.budget import budget_of
         from services.worker.worker import Worker
 
@@ -303,7 +304,16 @@ def worker(
             get_log("worker").warning(f"--memory {hint}")
         decoders = make_decoders(bound, query, access)
         tables = read_tables(bound, rows)
-        running = Worker(bound, settings, accept_loss, tables, pages, group=entry is not None, decoders=decoders)
+        running = Worker(
+            bound,
+            settings,
+            accept_loss,
+            tables,
+            pages,
+            group=entry is not None,
+            decoders=decoders,
+            encoders=Encoders(access),
+        )
         with page_at(http_bind, ui_port, clients, bound, settings.group, of_group=entry is not None):
             running.run()
 

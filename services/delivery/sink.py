@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas.codecs.encode import Encoded
@@ -131,7 +132,7 @@ class ProducerSink(Sink):
         quiet = logging.getLogger("weir.librdkafka")
         quiet.setLevel(logging.CRITICAL)
         self._topics = topics
-        # One partition per task: a task's results stay in the order of their timestamps.
+        # One partition per task, unless results have a key: a task's results stay in the order of their timestamps.
         self._task = task
         self._group = group
         self._failed = ""
@@ -220,12 +221,35 @@ class ProducerSink(Sink):
                 raise self._refusal(error, f"record not accepted by {lane[0]}") from None
 
     def _produce_results(self, topic: str, encoded: Encoded) -> list[RejectedRecord]:
-        limit = self._topics.limits[topic] - HEADER_BYTES
         refused: list[RejectedRecord] = []
-        chunk: list[dict[str, Any]] = []
         values = _records(encoded)
-        keys = [None] * len(values) if encoded.keys is None else _records(encoded.keys)
-        for value, key in zip(values, keys, strict=True):
+        keys = [None] * len(values) if encoded.keys is None else _keys(encoded.keys)
+        for partition, rows in self._partitions(topic, encoded).items():
+            pairs = zip(values, keys, strict=True) if rows is None else ((values[row], keys[row]) for row in rows)
+            self._produce_to((topic, partition), pairs, refused)
+        return refused
+
+    def _partitions(self, topic: str, encoded: Encoded) -> dict[int, list[int] | None]:
+        """The rows for each partition; None for all. A record without a key goes to the task's partition."""
+        count = self._topics.partitions[topic]
+        own = self._task % count
+        if encoded.hashes is None or count == 1 or not len(encoded.hashes):
+            return {own: None}
+        chosen = encoded.hashes % count
+        if encoded.keys is not None and encoded.keys.missing is not None:
+            chosen = np.where(encoded.keys.missing, own, chosen)
+        order = np.argsort(chosen, kind="stable")
+        partitions, begins = np.unique(chosen[order], return_index=True)
+        return dict(zip(partitions.tolist(), (part.tolist() for part in np.split(order, begins[1:])), strict=True))
+
+    def _produce_to(
+        self, lane: Lane, pairs: Iterable[tuple[bytes, bytes | None]], refused: list[RejectedRecord]
+    ) -> None:
+        """Hand results to the producer's queue, in order; adds those that are too large to `refused`."""
+        topic = lane[0]
+        limit = self._topics.limits[topic] - HEADER_BYTES
+        chunk: list[dict[str, Any]] = []
+        for value, key in pairs:
             size = len(value) if key is None else len(value) + len(key)
             if size > limit:
                 why = f"result of {size} bytes, topic {topic!r} takes {limit}"
@@ -234,16 +258,15 @@ class ProducerSink(Sink):
                 continue
             chunk.append({"value": value} if key is None else {"value": value, "key": key})
             if len(chunk) == CHUNK_RECORDS:
-                self._produce_chunk(topic, chunk)
+                self._produce_chunk(lane, chunk)
                 chunk = []
         if chunk:
-            self._produce_chunk(topic, chunk)
-        return refused
+            self._produce_chunk(lane, chunk)
 
-    def _produce_chunk(self, topic: str, chunk: list[dict[str, Any]]) -> None:
+    def _produce_chunk(self, lane: Lane, chunk: list[dict[str, Any]]) -> None:
         todo = chunk
-        partition = self._task % self._topics.partitions[topic]
-        chunk[-1]["callback"] = self._confirmed((topic, partition), len(chunk), None)
+        topic, partition = lane
+        chunk[-1]["callback"] = self._confirmed(lane, len(chunk), None)
         while todo:
             # A full queue marks the messages that it refused. They are the last ones, so the order stays.
             try:
@@ -323,6 +346,14 @@ class ProducerSink(Sink):
 def _records(encoded: Encoded) -> list[bytes]:
     data = encoded.data
     return [data[begin : end - 1] for begin, end in itertools.pairwise(encoded.offsets.tolist())]
+
+
+def _keys(encoded: Encoded) -> list[bytes | None]:
+    found: list[bytes | None] = [*_records(encoded)]
+    if encoded.missing is not None:
+        for row in np.flatnonzero(encoded.missing).tolist():
+            found[row] = None
+    return found
 
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})

@@ -113,8 +113,7 @@ class TransactionalSink(ProducerSink):
             transaction__timeout__ms=transaction_timeout_ms,
         )
         self._clients = clients
-        outputs = ((topic, task % count) for topic, count in topics.partitions.items())
-        self._writes = {*writes, *outputs, log}
+        self._writes = {*writes, *topics.lanes(task), log}
         self._patience_s = min(PATIENCE_S, transaction_timeout_ms / 1000)
         self._admin = admin
         self._group_metadata = self._offsets.consumer.consumer_group_metadata()

@@ -7,10 +7,10 @@ from typing import Final
 
 from schemas.avro.columns import columns_of
 from schemas.errors import UsageError
-from schemas.query import Field, Stream
+from schemas.query import VALUE, Field, Stream
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_files import read_schema
-from services.formats.schema_registry import latest_schema
+from services.formats.schema_registry import latest_columns
 from services.process.logs import get_log
 
 NO_REGISTRY: Final = "name the schema registry with --registry or registry = 'http://...', or declare the columns"
@@ -43,15 +43,17 @@ class SchemaColumns:
         if url is None:
             raise UsageError(NO_REGISTRY)
         subject = f"{stream.topic}-value"
-        found = latest_schema(url, self._access, subject)
+        found = latest_columns(url, self._access, subject, "AVRO" if stream.format == "avro" else "JSON")
         if found is None:
             raise UsageError(f"the registry {url} has no schema for the subject {subject!r}; {NO_REGISTRY}")
-        number, schema = found
+        number, columns = found
         LOG.info("columns of a stream are those of its latest schema", stream=stream.name, schema=number)
-        return self._named(columns_of(schema), f"schema {number}")
+        return self._named(columns, f"schema {number}")
 
     @staticmethod
     def _named(columns: list[Field], place: str) -> list[Field]:
-        if not columns:
+        # A field called as something else of a record is no column: its name does not mean it.
+        own = [column for column in columns if column.part == VALUE]
+        if not own:
             raise UsageError(f"{place} has no field that is a column; declare the columns")
-        return columns
+        return own

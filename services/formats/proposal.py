@@ -21,7 +21,7 @@ from schemas.errors import UsageError
 from schemas.language.columns import declaration, written_name
 from schemas.language.expressions import EVENT_TIME
 from schemas.paths import path_text
-from schemas.query import Field, Path, Stream, Type, duration_text
+from schemas.query import VALUE, Field, Path, Stream, Type, duration_text
 from schemas.timestamps import MAX_TIMESTAMP_MS, format_iso, parse_iso
 from services.formats.decoders import Decoders
 from services.formats.schema_registry import SchemaRegistry
@@ -149,7 +149,8 @@ def _avro_columns(topic: str, values: Sequence[bytes], registry: SchemaRegistry)
     why = ""
     for number in list(numbers)[:MOST_SCHEMAS]:
         try:
-            return _Columns("avro", _named(columns_of(registry.schema(number))), [f"columns of schema {number}"])
+            columns = [column for column in columns_of(registry.schema(number)) if column.part == VALUE]
+            return _Columns("avro", _named(columns), [f"columns of schema {number}"])
         except RecordError as error:
             why = why or str(error)
     raise UsageError(f"topic {topic!r}: {why}")
@@ -189,8 +190,11 @@ def _json_columns(records: Sequence[dict[str, Any]]) -> _Columns:
             continue
         type = next((type for type, accepted in _KINDS.items() if seen and seen <= accepted), None)
         if type is not None:
-            name = "_".join(map(str, path))
-            found.fields.append(Field(name, type, path if len(path) > 1 else ()))
+            column = Field("_".join(map(str, path)), type, path if len(path) > 1 else ())
+            if column.part == VALUE:
+                found.fields.append(column)
+            else:
+                found.notes.append(f"{place} is no column: the name means something else of a record")
         elif seen == {"array"}:
             found.notes.append(f"{place} is an array: name an element of it, such as FROM '{place}[0]'")
         elif seen:

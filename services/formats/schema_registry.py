@@ -1,4 +1,4 @@
-"""Gets the schemas of a registry by their numbers, which records in its wire format carry.
+"""Gets the schemas of a registry by their numbers, which records in its wire format carry, and registers schemas.
 
 A number means the same schema for ever, so each is asked once. The registry is asked in a thread of its own, and again
 until it has answered. Meanwhile `SchemaRegistry.schema` raises `SchemaUnavailable`, and the records wait.
@@ -12,11 +12,15 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from schemas.avro.columns import columns_of
 from schemas.avro.schema import Avro, parse_avro
 from schemas.codecs.decoded import RecordError
-from schemas.errors import BrokerError, DataError
+from schemas.codecs.json_schema import columns_of_json_schema
+from schemas.errors import BrokerError, DataError, UsageError
+from schemas.query import Field
 from services.formats.registry_access import RegistryAccess
 from services.process.logs import get_log
 
@@ -38,6 +42,7 @@ _NO_SUCH_SUBJECT: Final = 40401
 _NO_SUCH_VERSION: Final = 40402
 _NO_SUCH_SCHEMA: Final = 40403
 _MAX_REFERENCES: Final = 1000
+_TRY_AGAIN: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 LOG = get_log("schemas")
 
@@ -153,11 +158,14 @@ class _Missing(Exception):
     """The registry answers that it has no such schema."""
 
 
-def latest_schema(url: str, access: RegistryAccess, subject: str) -> tuple[int, Avro] | None:
-    """Return the number of the latest schema of a subject, and the schema; None if there is none.
+def latest_columns(url: str, access: RegistryAccess, subject: str, kind: str) -> tuple[int, list[Field]] | None:
+    """Return the number of the latest schema of a subject, and its columns; None if there is none.
+
+    Args:
+        kind: the kind of schema that it must be: `AVRO` or `JSON`.
 
     Raises:
-        DataError: it is no Avro schema.
+        DataError: it is another, or broken.
         BrokerError: the registry does not answer.
     """
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -166,12 +174,56 @@ def latest_schema(url: str, access: RegistryAccess, subject: str) -> tuple[int, 
     try:
         with SchemaRegistryClient(access.client_settings(url)) as client:
             latest = client.get_latest_version(subject)
-            return latest.schema_id or 0, _parsed(client, latest.schema, latest.schema_id or 0)
+            number = latest.schema_id or 0
+            if kind == "AVRO":
+                return number, columns_of(_parsed(client, latest.schema, number))
+            _check_kind(latest.schema, number, kind)
+            return number, columns_of_json_schema(latest.schema.schema_str or "")
     except DataError:
         raise
     except SchemaRegistryError as error:
         if error.error_code in (_NO_SUCH_SUBJECT, _NO_SUCH_VERSION):
             return None
+        raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
+    except Exception as error:  # whatever the client's HTTP library raises
+        raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
+
+
+def _check_kind(schema: Schema, number: int, kind: str) -> None:
+    """Raise DataError for a schema of another kind."""
+    if (found := schema.schema_type or "AVRO") != kind:
+        raise DataError(f"schema {number} of the registry is {found}, expected {kind}")
+
+
+def register_schema(url: str, access: RegistryAccess, subject: str, schema: str, kind: str) -> int:
+    """Register a schema under a subject, and return its number. One that is there keeps its number, and needs no right
+    to write.
+
+    Args:
+        kind: of the schema: `AVRO` or `JSON`.
+
+    Raises:
+        UsageError: the registry refuses it; says why.
+        BrokerError: the registry does not answer.
+    """
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    given = Schema(schema, kind)
+    try:
+        with SchemaRegistryClient(access.client_settings(url)) as client:
+            try:
+                return int(client.lookup_schema(subject, given).schema_id or 0)
+            except SchemaRegistryError as error:
+                if error.http_status_code != HTTPStatus.NOT_FOUND:
+                    raise
+            return int(client.register_schema(subject, given))
+    except SchemaRegistryError as error:
+        if 400 <= error.http_status_code < 500 and error.http_status_code not in _TRY_AGAIN:
+            raise UsageError(
+                f"the schema registry {url} refuses the schema of the results, subject {subject!r}: "
+                f"{' '.join(str(error.error_message).split())}"
+            ) from None
         raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
     except Exception as error:  # whatever the client's HTTP library raises
         raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
@@ -184,8 +236,7 @@ def _parsed(client: SchemaRegistryClient, schema: Schema, number: int) -> Avro:
         DataError: it is no Avro schema.
         Exception: the registry does not answer what the schema refers to.
     """
-    if (schema.schema_type or "AVRO") != "AVRO":
-        raise DataError(f"schema {number} of the registry is {schema.schema_type}, expected AVRO")
+    _check_kind(schema, number, "AVRO")
     references = _referenced(client, schema)
     try:
         return parse_avro(schema.schema_str or "", references)

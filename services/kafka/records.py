@@ -48,6 +48,14 @@ class RecordBatch:
         """The raw values; None is a tombstone."""
         return [record.value for record in self.records]
 
+    def keys(self) -> list[bytes | None]:
+        """The raw keys; None where a record has none."""
+        return [record.key for record in self.records]
+
+    def headers(self, name: str) -> list[bytes | None]:
+        """The last header of a name of each record; None where a record has none."""
+        return [last_header(record.headers, name) for record in self.records]
+
     def offsets(self) -> I64:
         """(n,) int64, ascending."""
         n = len(self.records)
@@ -86,6 +94,11 @@ class RecordBatch:
         return RecordBatch(
             self.topic, self.partition, self.start, offset, self.seek, self.records[:stop], self.size_bytes
         )
+
+
+def last_header(headers: Sequence[Any] | None, name: str) -> bytes | None:
+    """The value of the last of some (name, value) headers with a name; None if there is none, or it has no value."""
+    return next((value for key, value in reversed(headers or ()) if key == name), None)
 
 
 def unpack(fetched: PartitionRecords) -> list[Any]:

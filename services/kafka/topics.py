@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -65,6 +65,7 @@ class OutputTopics:
         dead: the dead-letter topic.
         partitions: the partition count of each topic.
         limits: the largest record of each topic, in bytes.
+        spread: topics of results with keys: each task may write to any of their partitions, and to one of the others.
     """
 
     sink: str
@@ -72,6 +73,12 @@ class OutputTopics:
     dead: str
     partitions: dict[str, int]
     limits: dict[str, int]
+    spread: set[str] = field(default_factory=set)
+
+    def lanes(self, task: int) -> set[Lane]:
+        """The partitions that a task may write to."""
+        own = {(topic, task % count) for topic, count in self.partitions.items()}
+        return own | {(topic, number) for topic in self.spread for number in range(self.partitions.get(topic, 0))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +275,13 @@ class TopicAdmin:
                 denied.append(name)
         return denied
 
-    def outputs(self, query: str, sink: str, tasks: int, replication: int) -> OutputTopics:
+    def outputs(self, query: str, sink: str, tasks: int, replication: int, spread: int | None = None) -> OutputTopics:
         """Create missing output topics: the sink, if it has a name, the late and the dead-letter topic.
 
         Each gets a partition per task.
+
+        Args:
+            spread: for results with keys, how many partitions the sink gets.
 
         Raises:
             BrokerError: a topic cannot be created.
@@ -279,20 +289,24 @@ class TopicAdmin:
         late, dead = f"{query}.late", f"{query}.dead"
         rejected = {"max.message.bytes": str(LETTER_MAX_BYTES)}
         wanted = [
-            *([NewTopic(sink, tasks, replication)] if sink else []),
+            *([NewTopic(sink, spread or tasks, replication)] if sink else []),
             NewTopic(late, tasks, replication, config=rejected),
             NewTopic(dead, tasks, replication, config=rejected),
         ]
         partitions = self._create(wanted)
-        return OutputTopics(sink, late, dead, partitions, self._limits(partitions))
+        return OutputTopics(sink, late, dead, partitions, self._limits(partitions), set() if spread is None else {sink})
 
-    def add_output(self, topics: OutputTopics, sink: str, tasks: int, replication: int) -> None:
-        """Create one more sink if it is missing, and add it to `topics`.
+    def add_output(
+        self, topics: OutputTopics, sink: str, tasks: int, replication: int, *, spread: bool = False
+    ) -> None:
+        """Create one more sink if it is missing, and add it to `topics`; `spread` if its results have keys.
 
         Raises:
             BrokerError: the topic cannot be created.
         """
         partitions = self._create([NewTopic(sink, tasks, replication)])
+        if spread:
+            topics.spread.add(sink)
         topics.limits.update(self._limits(partitions))
         topics.partitions.update(partitions)
 

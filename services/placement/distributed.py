@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 from operators.distributed.operator import DistributedOperator, OperatorInput
 from operators.plan.plan import Plan
-from schemas.query import Query
+from schemas.query import Field, Query
 from services.kafka.topics import Lane
 from services.process.fingerprint import fingerprint
 
@@ -112,6 +112,17 @@ class DistributedLayout:
         return self._lanes[task]
 
 
+class _Text(str):
+    """A text that is its own `repr`."""
+
+    __repr__ = str.__str__
+
+    @staticmethod
+    def of(field: Field) -> _Text:
+        """A field as the first fingerprints had it, before fields had more attributes."""
+        return _Text(f"Field(name={field.name!r}, type={field.type!r})")
+
+
 def part_fingerprint(query: Query, plan: Plan, operator: DistributedOperator, *, spills: bool = False) -> str:
     """16 hex digits that identify an operator: committed state is valid only for the same fingerprint.
 
@@ -119,7 +130,7 @@ def part_fingerprint(query: Query, plan: Plan, operator: DistributedOperator, *,
         spills: whether tasks have memory budgets, so that results of other tasks may come late.
     """
     edges = [
-        (edge.topic, edge.partitions, edge.channels, edge.fields, edge.kinds)
+        (edge.topic, edge.partitions, edge.channels, tuple(map(_Text.of, edge.fields)), edge.kinds)
         for edge in (*(given.edge for given in operator.inputs if given.edge is not None), *operator.outputs)
     ]
     identity = repr((fingerprint(query), str(plan), operator.name, operator.tasks, operator.forward, edges))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import fields, is_dataclass
 
-from schemas.query import ColumnRef, Field, Query
+from schemas.query import VALUE, ColumnRef, Field, Query
 
 CLASS_NAMES = {ColumnRef: "Column"}
 """Names that classes had when the first fingerprints were committed."""
@@ -19,10 +19,10 @@ CLASS_NAMES = {ColumnRef: "Column"}
 
 def fingerprint(query: Query) -> str:
     """16 hex digits over the bound query."""
-    declared = [
-        (s.name, s.topic, s.format, s.timestamp, s.disorder_ms, [_column(f) for f in s.fields])
-        for s in query.streams()
+    declared: list[tuple[object, ...]] = [
+        (s.name, s.topic, s.format, s.timestamp, s.disorder_ms, [_column(f) for f in s.fields]) for s in query.streams()
     ]
+    declared += [(s.name, s.key_format) for s in query.streams() if s.key_format is not None]
     sources = [(s.alias, s.stream.name, s.window.kind, s.window.size) for s in query.sources]
     identity = _text((declared, sources, query.predicates, query.partition_by))
     if query.aggregation is not None or query.subtracted:
@@ -33,7 +33,10 @@ def fingerprint(query: Query) -> str:
 
 
 def _column(field: Field) -> tuple[object, ...]:
-    return (field.name, str(field.type), field.path) if field.path else (field.name, str(field.type))
+    place: tuple[object, ...] = (field.path,) if field.path else ()
+    if field.part != VALUE:
+        place = (field.path, field.part)
+    return (field.name, str(field.type), *place)
 
 
 def _text(value: object) -> str:

@@ -50,6 +50,7 @@ from operators.state.checkpoint import blocks_by_time
 from operators.state.side_state import SideState
 from operators.state.store import SourceStore
 from schemas.avro.decoder import AvroDecoder
+from schemas.avro.encoder import AvroValues
 from schemas.avro.rules import Wanted
 from schemas.avro.schema import parse_avro
 from schemas.codecs.blocks import decode_block, encode_block
@@ -57,6 +58,7 @@ from schemas.codecs.csv_codec import CsvDecoder
 from schemas.codecs.encode import encode_results, encode_tuples
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.parquet_codec import ParquetDecoder
+from schemas.codecs.results import FramedKeys, FramedValues, JsonKeys, JsonValues, ResultRecords, TextKeys
 from schemas.columns import Batch
 from schemas.groups import query_group
 from schemas.language.program import parse_program
@@ -351,7 +353,7 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     decoder.decode_values([*lines, None, b"{\n}"])
     batch = decoder.decode_lines(b"\n".join(lines)).batch
     decoder.decode_lines(encode_tuples(batch.slice(0, ROWS // 4)).data)
-    _through_avro(stream)
+    _through_avro(stream, batch.slice(0, ROWS // 4))
     names = [field.name for field in stream.fields]
     csv = CsvDecoder.with_header(stream, ",".join(names).encode(), "warm-up.csv")
     csv.decode_lines(
@@ -363,8 +365,10 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     return batch
 
 
-def _through_avro(stream: Stream) -> None:
-    """Decode one record in Avro, with and without a registry's frame."""
+def _through_avro(stream: Stream, results: Batch) -> None:
+    """Decode one record in Avro, with and without a registry's frame, and encode some."""
+    ResultRecords(AvroValues(1, phase=True), TextKeys(), ("s",)).encode(results)
+    ResultRecords(FramedValues(1, JsonValues()), FramedKeys(1, JsonKeys(("s",))), ("s",)).encode(results)
     kinds = {Type.BIGINT: "long", Type.DOUBLE: "double", Type.STRING: "string", Type.BOOLEAN: "boolean"}
     fields = [{"name": field.name, "type": kinds.get(field.type, "long")} for field in stream.fields]
     schema = parse_avro(orjson.dumps({"type": "record", "name": "warm_up", "fields": fields}))

@@ -9,18 +9,20 @@ from collections.abc import Callable, Mapping
 
 from operators.groups.engine import GroupEngine
 from operators.groups.statistics import GroupStatistics
-from schemas.codecs.encode import Encoded, key_names
+from schemas.codecs.encode import CLEANUP_PHASE, Encoded
 from schemas.columns import Batch
 from services.delivery.epoch_output import BlockRecord
+from services.formats.encoders import Encoders
 from services.process.metrics import TaskMetrics
 from services.program.group_members import GroupMembers
-from services.program.result_output import late_results, pieces
+from services.program.result_output import encode_pieces
 
 
 class GroupProgram:
     """A `services.task.program.TaskProgram` for a group.
 
     Args:
+        encoders: of the queries' results.
         publish: receives the engine's statistics.
     """
 
@@ -30,11 +32,16 @@ class GroupProgram:
     numbers = ()
 
     def __init__(
-        self, engine: GroupEngine, members: GroupMembers, publish: Callable[[GroupStatistics], None]
+        self,
+        engine: GroupEngine,
+        members: GroupMembers,
+        encoders: Encoders,
+        publish: Callable[[GroupStatistics], None],
     ) -> None:
         self.engine = engine
         self.pending_pairs = 0
         self._members = members
+        self._encoders = encoders
         self._publish = publish
         self._found: dict[str, Batch] = {}
 
@@ -54,7 +61,7 @@ class GroupProgram:
         for query in self._members.queries:
             results = found.get(query.name)
             if results is not None and len(results) and query.sink is not None:
-                encoded += [(query.sink, piece) for piece in pieces(results, key_names(query))]
+                encoded += encode_pieces(query.sink, self._encoders.of(query), [results])
         return encoded, self._members.records()
 
     def count(self, delivered: Mapping[str, int], metrics: TaskMetrics) -> None:
@@ -77,6 +84,11 @@ class GroupProgram:
         return found.busy_s
 
 
-def late_results_of(engine: GroupEngine) -> list[tuple[str, Encoded]]:
+def late_results_of(engine: GroupEngine, encoders: Encoders) -> list[tuple[str, Encoded]]:
     """The late results since the last call, also of queries that have ended; a query's name is its topic."""
-    return [late for name, batches in engine.cleaned().items() for late in late_results(name, batches)]
+    return [
+        late
+        for topic, batches in engine.cleaned().items()
+        for batch in batches
+        for late in encode_pieces(topic, encoders.late(topic, batch), [batch], CLEANUP_PHASE)
+    ]

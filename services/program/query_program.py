@@ -12,6 +12,7 @@ from operators.data.statistics import EngineStatistics
 from operators.engine.engine import Engine
 from schemas.codecs.encode import Encoded
 from schemas.columns import Batch
+from schemas.query import Query
 from services.delivery.epoch_output import BlockRecord
 from services.process.metrics import TaskMetrics
 from services.program.migrations import PlanChanges
@@ -26,6 +27,7 @@ class QueryProgram:
     """A `services.task.program.TaskProgram` for one query, or for an operator of a distributed query but an intake.
 
     Args:
+        whole: the query whose results the task's are, or become.
         announced: the cut of the last commit.
         publish: receives the engine's statistics and the plan's version.
         since: returns the event time from which on this plan delivers results.
@@ -36,6 +38,7 @@ class QueryProgram:
     def __init__(
         self,
         spec: TaskSpec,
+        whole: Query,
         engine: Engine,
         changes: PlanChanges,
         announced: int,
@@ -50,7 +53,15 @@ class QueryProgram:
         self._hot_s = time.monotonic()
         nothing = engine.advance(0)
         complete = (lambda: engine.complete) if engine.spills else None
-        self._encoder = encoder_of(spec.topics.sink, spec.query, spec.part, announced, nothing, since, complete)
+        self._encoder = encoder_of(
+            spec.topics.sink,
+            spec.encoders.of(whole),
+            spec.part,
+            announced,
+            nothing,
+            since,
+            complete,
+        )
 
     @property
     def durable(self) -> Engine:

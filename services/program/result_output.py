@@ -12,9 +12,9 @@ import numpy as np
 
 from operators.data.watermark import NEVER
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder
-from schemas.codecs.encode import CLEANUP_PHASE, Encoded, encode_results, encode_upserts, key_names
+from schemas.codecs.encode import CLEANUP_PHASE, Encoded
+from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
-from schemas.query import Query
 from services.delivery.epoch_output import BlockRecord
 from services.placement.distributed import Part
 
@@ -38,11 +38,11 @@ class ResultEncoder(Protocol):
 
 
 class SinkEncoder:
-    """The query's results as JSON, with keys if they are upserts.
+    """The query's results, with keys if they are upserts.
 
     Args:
         topic: that receives the results.
-        keys: names of a group's values in the keys of upserts; None if results are no upserts.
+        records: encodes them.
         finish: turns the last operator's results into the query's; None for a whole query.
         since: returns the event time before which results belong to a former plan, and are dropped.
     """
@@ -50,12 +50,12 @@ class SinkEncoder:
     def __init__(
         self,
         topic: str,
-        keys: tuple[str, ...] | None,
+        records: ResultRecords,
         finish: Callable[[Batch], Batch] | None = None,
         since: Callable[[], int] = int,
     ) -> None:
         self._topic = topic
-        self._keys = keys
+        self._records = records
         self._finish = finish
         self._since = since
 
@@ -67,7 +67,7 @@ class SinkEncoder:
         """Encode in pieces of bounded size."""
         if results is None or len(results) == 0:
             return [], []
-        return [(self._topic, piece) for piece in pieces(self._finished(results), self._keys)], []
+        return encode_pieces(self._topic, self._records, [self._finished(results)]), []
 
     def _finished(self, results: Batch) -> Batch:
         """The query's results, without those that belong to a former plan."""
@@ -79,9 +79,7 @@ class SinkEncoder:
     def encode_late(self, batches: Sequence[Batch]) -> list[tuple[str, Encoded]]:
         """Encode them marked as late; emissions of aggregates are not, since they are final."""
         late = [self._finished(batch) for batch in batches]
-        if self._keys is not None:
-            return [(self._topic, piece) for batch in late for piece in pieces(batch, self._keys)]
-        return late_results(self._topic, late)
+        return encode_pieces(self._topic, self._records, late, None if self._records.upserts else CLEANUP_PHASE)
 
 
 class BlockEncoder:
@@ -143,7 +141,7 @@ class BlockEncoder:
 
 def encoder_of(
     topic: str,
-    query: Query,
+    records: ResultRecords,
     part: Part | None,
     announced: int,
     nothing: Batch,
@@ -154,6 +152,7 @@ def encoder_of(
 
     Args:
         topic: of the query's results.
+        records: encodes the query's results.
         part: the operator that the task runs; None for a whole query.
         announced: the watermark that was committed last.
         nothing: an empty batch of the engine's results.
@@ -161,22 +160,22 @@ def encoder_of(
         complete: see `BlockEncoder`.
     """
     if part is None:
-        return SinkEncoder(topic, key_names(query))
+        return SinkEncoder(topic, records)
     if not part.operator.outputs:
-        return SinkEncoder(topic, part.operator.keys, ResultOrder(part.operator), since)
+        return SinkEncoder(topic, records, ResultOrder(part.operator), since)
     routes = [EdgeWriter(edge, part.share) for edge in part.operator.outputs]
     return BlockEncoder(routes, announced, nothing, complete)
 
 
-def late_results(topic: str, batches: Iterable[Batch]) -> list[tuple[str, Encoded]]:
-    """Encode the late results of cleanups, marked as such, each piece with its topic."""
-    return [(topic, encode_results(piece, CLEANUP_PHASE)) for batch in batches for piece in _slices(batch)]
+def encode_pieces(
+    topic: str, records: ResultRecords, batches: Iterable[Batch], phase: str | None = None
+) -> list[tuple[str, Encoded]]:
+    """Encode results in pieces of bounded size, each with its topic.
 
-
-def pieces(results: Batch, keys: Sequence[str] | None) -> Iterator[Encoded]:
-    """Encode results as JSON in pieces of bounded size, with keys if they are upserts."""
-    for piece in _slices(results):
-        yield encode_results(piece) if keys is None else encode_upserts(piece, keys)
+    Args:
+        phase: what late results say of themselves.
+    """
+    return [(topic, records.encode(piece, phase)) for batch in batches for piece in _slices(batch)]
 
 
 def _slices(results: Batch) -> Iterator[Batch]:

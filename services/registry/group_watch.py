@@ -1,7 +1,8 @@
 """`GroupWatch` follows the registry in a thread while a group's worker runs: which queries should the worker run now?
 
-A query is wanted when everything that can fail outside a task is done: its text is bound and its output topic exists. A
-query whose text cannot be read is logged once and left out. A request that Kafka refuses is tried again.
+A query is wanted when everything that can fail outside a task is done: its text is bound, its output topic exists,
+and the schema of its results is registered where their format has one. A query whose text cannot be read is logged
+once and left out. A request that Kafka refuses is tried again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from schemas.errors import BrokerError, NewerFormatError, UsageError, WeirError
 from schemas.messages.control import ControlMessage, RegisteredQuery
 from schemas.query import Query
 from services.files.query_files import pick_query
+from services.formats.encoders import Encoders
 from services.kafka.log_consumer import LogBatch, LogFollower
 from services.kafka.topics import REGISTRY, OutputTopics, TopicAdmin
 from services.process.logs import get_log
@@ -44,6 +46,7 @@ class GroupWatch:
         streams: the group's declared streams, as one query.
         topics: where the group writes; the topics of new queries are added to it.
         tasks: how many tasks write to each topic.
+        encoders: of results; is told of new queries.
 
     Attributes:
         wanted: the queries to run. Replaced, never changed: any thread may read it. None until the registry has been
@@ -52,7 +55,13 @@ class GroupWatch:
     """
 
     def __init__(
-        self, clients: KafkaClients, streams: Query, topics: OutputTopics, tasks: int, replication: int
+        self,
+        clients: KafkaClients,
+        streams: Query,
+        topics: OutputTopics,
+        tasks: int,
+        replication: int,
+        encoders: Encoders | None = None,
     ) -> None:
         self.wanted: tuple[WantedQuery, ...] | None = None
         self.refused: NewerFormatError | None = None
@@ -60,12 +69,14 @@ class GroupWatch:
         self._topics = topics
         self._tasks = tasks
         self._replication = replication
+        self._encoders = encoders or Encoders()
         self._admin = TopicAdmin(clients)
         self._log = get_log("group", group=streams.name)
         self._known: dict[str, ControlMessage] = {}
         self._ready: dict[str, WantedQuery] = {}
         self._refused: set[str] = set()
         self._stale = False
+        self._waiting = ""
         self._begun = threading.Event()
         self._follower = LogFollower(clients, REGISTRY, "group", self._take, poll_s=POLL_S)
 
@@ -79,7 +90,7 @@ class GroupWatch:
         self._follower.start()
         if not self._begun.wait(BEGIN_S):
             self.close()
-            raise BrokerError(f"topic {REGISTRY} could not be read within {BEGIN_S:g} s")
+            raise BrokerError(self._waiting or f"topic {REGISTRY} could not be read within {BEGIN_S:g} s")
         if self.refused is not None:
             self.close()
             raise self.refused
@@ -124,9 +135,11 @@ class GroupWatch:
                 self._refused.add(query.id)
                 self._log.error("query left out", name=query.name, reason=str(problem))
             except BrokerError as problem:
-                self._log.warning("query waits for its topic", name=query.name, reason=str(problem))
+                if self._waiting != (waiting := f"query {query.name} waits: {problem}"):
+                    self._waiting = waiting
+                    self._log.warning("query waits for its topic or schema", name=query.name, reason=str(problem))
                 return  # still stale: tried again
-        self._ready = ready
+        self._ready, self._waiting = ready, ""
         self._stale = False
         self.wanted = tuple(ready[query.id] for query in queries.values() if query.id in ready)
 
@@ -135,5 +148,7 @@ class GroupWatch:
         check_group_queries(message.group, self._streams.streams(), [query])
         check_partitions(message.group, {column.alias: column for column in self._streams.partition_by}, [query])
         assert query.sink is not None, "checked"
-        self._admin.add_output(self._topics, query.sink, self._tasks, self._replication)
+        self._encoders.prepare(query)
+        keyed = bool(query.result_format.key)
+        self._admin.add_output(self._topics, query.sink, self._tasks, self._replication, spread=keyed)
         return WantedQuery(message, query)

@@ -71,7 +71,7 @@ class InputLane:
         self._start = start
         self._floors: list[list[Floor]] = [list(point.floors) for point in start.points]
         self._histories = [ReplayHistory() for _ in self.streams]
-        self._decoders = [(decoders or Decoders()).of(self._declared(stream)) for stream in self.streams]
+        self._decoders = [(decoders or Decoders()).records_of(self._declared(stream)) for stream in self.streams]
         self._time_windowed = [
             all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream) for stream in self.streams
         ]
@@ -199,8 +199,7 @@ class InputLane:
             floors.append(Floor(int(offsets[int(np.argmax(overtaken))]), engine.cut))
 
     def _decode(self, ordinal: int, batch: RecordBatch) -> Decoded:
-        times = batch.timestamps() if self.streams[ordinal].timestamp is None else None
-        return self._decoders[ordinal].decode_values(batch.values(), times)
+        return self._decoders[ordinal].decode(batch)
 
     def _advance_to(self, batch: RecordBatch) -> None:
         if batch.start != self.position:

@@ -14,6 +14,7 @@ from schemas.errors import WeirError
 from schemas.query import Query, Stream
 from services.files.tables import Tables
 from services.formats.decoders import Decoders
+from services.formats.encoders import Encoders
 from services.kafka.topics import Lane, OutputTopics
 from services.placement.distributed import Part
 from services.process.settings import WorkerSettings
@@ -83,6 +84,7 @@ class TaskSpec:
         part: the operator that the task runs of a distributed query; then `query` and `plan` are the operator's.
         tables: the query's reference tables.
         decoders: of the streams' records.
+        encoders: of the results.
     """
 
     query: Query
@@ -96,6 +98,7 @@ class TaskSpec:
     part: Part | None = None
     tables: Tables = field(default_factory=Tables)
     decoders: Decoders = field(default_factory=Decoders)
+    encoders: Encoders = field(default_factory=Encoders)
 
 
 def streams_by_topic(streams: Sequence[Stream]) -> dict[str, tuple[Stream, ...]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from services.formats.registry_access import RegistryAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +16,7 @@ class PageOptions:
         bind, port, names: as in `PageServer`.
         hide_values: as in `Rows`.
         changes: whether the page may change the plan, or the queries of a group.
+        access: as in `Rows`.
         query: the arguments with which the user has named the query, for the commands that the page shows.
     """
 
@@ -23,6 +26,7 @@ class PageOptions:
     hide_values: bool = False
     changes: bool = False
     query: Sequence[str] = ("QUERY",)
+    access: RegistryAccess = field(default_factory=RegistryAccess)
 
 
 LOOPBACK = PageOptions()

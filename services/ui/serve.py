@@ -71,7 +71,7 @@ def query_page(clients: KafkaClients, query: Query, group: str, options: PageOpt
     """
     expected, live = declared_statistics(query), LiveQuery(query.name)
     with closing(QueryFollower(clients, group, live).start()):
-        rows = Rows(clients, query, options.hide_values)
+        rows = Rows(clients, query, options.hide_values, options.access)
         plans = WhatIf(query, live, [*options.query, "--bootstrap", clients.bootstrap, "--group", group])
         answers = {"rows": rows.document, "what-if": plans.answer}
         changes = plan_changes(clients, query, group)

@@ -27,9 +27,7 @@ class GroupTasks(TaskKind):
         sinks: how many tasks write to each query's topic of results.
     """
 
-    def __init__(
-        self, spec: TaskSpec, group: GroupWork, sinks: int, admin: TopicAdmin, publisher: Publisher
-    ) -> None:
+    def __init__(self, spec: TaskSpec, group: GroupWork, sinks: int, admin: TopicAdmin, publisher: Publisher) -> None:
         self._spec = spec
         self._group = group
         self._sinks = sinks
@@ -45,7 +43,7 @@ class GroupTasks(TaskKind):
         spec, recovery, spilled = start.spec, start.recovery, start.spill
         queries = self._starting_queries(start)
         ended = [] if spilled is None else queries.ended_with_pending(spilled.delivered_before)
-        self._add_outputs(spec, [*queries.queries, *(query.query for query in ended)])
+        self._add_outputs(spec, [*(query.query for query in ended), *queries.queries])
         lanes = make_lanes(spec, recovery, start.log)
         partitions = partitions_of(lanes)
         engine = group_engine(
@@ -63,7 +61,7 @@ class GroupTasks(TaskKind):
         )
         spill = None
         if spilled is not None:
-            spill = TaskSpill(spilled, engine, recovery.cut, lambda: late_results_of(engine))
+            spill = TaskSpill(spilled, engine, recovery.cut, lambda: late_results_of(engine, spec.encoders))
         members = GroupMembers(
             engine,
             queries,
@@ -75,7 +73,7 @@ class GroupTasks(TaskKind):
             log=start.log,
         )
         publish = self._publisher.of_group(start.number, start.incarnation)
-        return TaskParts(lanes, GroupProgram(engine, members, publish), members, spill)
+        return TaskParts(lanes, GroupProgram(engine, members, spec.encoders, publish), members, spill)
 
     def _starting_queries(self, start: TaskStart) -> StartingQueries:
         topic, known = self._group.members, None
@@ -96,10 +94,13 @@ class GroupTasks(TaskKind):
         return all(max(at, recovery.lanes[lane].offset) >= first[lane][0] for lane, at in offsets.items())
 
     def _add_outputs(self, spec: TaskSpec, queries: Iterable[Query]) -> None:
-        """Look up the topics of queries that the registry has dropped, but that may still have pending results."""
+        """Look up the topics of queries that the registry has dropped, but that may still have pending results, and the
+        schemas of these."""
         for query in queries:
+            spec.encoders.prepare(query)
             if query.sink is not None and query.sink not in spec.topics.limits:
-                self._admin.add_output(spec.topics, query.sink, self._sinks, spec.settings.replication)
+                keyed = bool(query.result_format.key)
+                self._admin.add_output(spec.topics, query.sink, self._sinks, spec.settings.replication, spread=keyed)
 
     def keeps_snapshots(self, number: int) -> bool:
         """No: the queries that come and go decide what a group keeps, so it reads its input again."""

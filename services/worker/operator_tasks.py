@@ -138,7 +138,8 @@ class OperatorTasks(TaskKind):
                 self._link(part, start, made[-1]) if made else None,
             )
         migrations = self._migrations(engine, start)
-        program = QueryProgram(spec, engine, migrations, recovery.cut, self._publish(part, start), self._begin)
+        publish = self._publish(part, start)
+        program = QueryProgram(spec, self._whole.query, engine, migrations, recovery.cut, publish, self._begin)
         silence = self._silence(part, start, lanes)
         return TaskParts(lanes, program, migrations, spill, feedback, silence, self._predecessor)
 

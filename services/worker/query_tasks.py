@@ -77,7 +77,7 @@ class QueryTasks(TaskKind):
             observer=observer,
         )
         publish = self._publisher.of(start.number, start.incarnation)
-        program = QueryProgram(spec, engine, migrations, recovery.cut, publish)
+        program = QueryProgram(spec, spec.query, engine, migrations, recovery.cut, publish)
         return TaskParts(lanes, program, migrations, spill)
 
     def _observer(self, start: TaskStart, engine: Engine) -> PlanObserver | None:

@@ -35,6 +35,7 @@ from services.control.plan_versions import PlanVersion, PlanVersions
 from services.control.predecessor import Predecessor
 from services.files.tables import Tables
 from services.formats.decoders import Decoders
+from services.formats.encoders import Encoders
 from services.kafka.topics import OutputTopics, Refused, TopicAdmin
 from services.placement.distributed import DistributedLayout
 from services.placement.partition_growth import PartitionGrowth
@@ -77,6 +78,7 @@ class Worker:
         accept_loss: continue where Kafka's retention has deleted input that is still needed.
         tables: the query's reference tables.
         decoders: of the streams' records.
+        encoders: of the results.
         pages: where the worker reports what it waits for; by default nothing serves them.
         group: run the queries of a registered group; `query` then stands for what the group reads.
     """
@@ -91,6 +93,7 @@ class Worker:
         *,
         group: bool = False,
         decoders: Decoders | None = None,
+        encoders: Encoders | None = None,
     ) -> None:
         """Check everything that can be checked without a broker.
 
@@ -98,12 +101,14 @@ class Worker:
             UsageError: the query cannot run as a service, or the plan is wrong.
         """
         self._decoders = decoders or Decoders()
+        self._encoders = encoders or Encoders()
         for stream in query.streams():
-            self._decoders.of(stream)
+            self._decoders.records_of(stream)
         if group:
             refusals.check(None, refusals.GROUP, *settings.refusable())
         else:
             _check_query(query)
+            self._encoders.check(query)
             if len(query.sources) == 1:
                 settings = replace(settings, placement=Placement.FUSED)  # it has one operator
             refusals.check(query, *settings.refusable())
@@ -152,6 +157,8 @@ class Worker:
             WeirError: why the worker could not continue.
         """
         counts = self._partitions = self._inputs()
+        if not self._group:
+            self._register_results()
         if self._stopped.is_set():
             return
         self._pages.waits_for("its control topic")
@@ -216,6 +223,25 @@ class Worker:
             if self._stopped.is_set():
                 return {}
             raise
+
+    def _register_results(self) -> None:
+        """Register the schema of the results, if their format has one, as soon as the registry answers; not if the
+        worker is stopped meanwhile.
+
+        Raises:
+            UsageError: the registry refuses the schema.
+        """
+        if self._query.result_format.has_schema:
+            self._pages.waits_for("the schema registry")
+        told = ""
+        while not self._stopped.is_set():
+            try:
+                return self._encoders.prepare(self._query)
+            except BrokerError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._log.warning("the schema of the results is not registered yet, trying again", reason=told)
+            self._stopped.wait(AGAIN_S)
 
     async def _main(self, scratch: Path) -> None:
         """Run the plan in force over all partitions that exist. A distributed query runs one plan version after the
@@ -428,7 +454,14 @@ class Worker:
             self._admin.spills(group, layout.tasks, settings.replication)
         if settings.transactional:
             self._admin.transactions(group, layout.tasks, settings.replication)
-        outputs = self._admin.outputs(self._query.name, self._query.sink or "", layout.sinks, settings.replication)
+        keyed = bool(self._query.result_format.key)
+        outputs = self._admin.outputs(
+            self._query.name,
+            self._query.sink or "",
+            layout.sinks,
+            settings.replication,
+            max(layout.sinks, *self._partitions.values()) if keyed else None,
+        )
         spec = TaskSpec(
             query=self._query,
             plan=plan,
@@ -439,6 +472,7 @@ class Worker:
             settings=settings,
             tables=self._tables,
             decoders=self._decoders,
+            encoders=self._encoders,
             group=self._group_work(outputs, layout.sinks) if self._group else None,
         )
         return ActivePlan(0 if version is None else version.number, group, layout, spec, version)
@@ -461,7 +495,9 @@ class Worker:
         members = self._admin.members(settings.group, settings.replication)
         if self._watch is not None:
             self._watch.close()
-        self._watch = GroupWatch(settings.clients, self._query, outputs, tasks, settings.replication).start()
+        self._watch = GroupWatch(
+            settings.clients, self._query, outputs, tasks, settings.replication, self._encoders
+        ).start()
         return GroupWork(self._watch, members)
 
     async def _replaced(self, runner: PlanRunner) -> str:

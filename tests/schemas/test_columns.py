@@ -55,11 +55,18 @@ import sys
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.language.program import parse_program
+from services.formats.decoders import Decoders
+from services.kafka.records import RecordBatch
 text = "CREATE STREAM a (d DOUBLE, s STRING, b BOOLEAN, at TIMESTAMP) WITH (topic = 'a', timestamp = 'at');"
 (stream,) = parse_program(text + " SELECT * FROM a A WINDOW RANGE 1 SECOND").streams
 lines = b'{"d": 0.1234567890123456789, "s": "x", "b": true, "at": 5}\\n{"s": null, "at": 6}\\n'
 batch = JsonDecoder(stream).decode_lines(lines).batch
 assert decode_block(encode_block("a", 0, batch), "here").batch.columns["d"].to_values() == [0.1234567890123456789, None]
+text = "CREATE STREAM b (k BIGINT KEY, h STRING FROM '_headers.h', v BIGINT); SELECT * FROM b [ROWS 1]"
+class Record:
+    key, value, headers, offset, timestamp = None, b"{}", [], 0, 5
+found = Decoders().records_of(parse_program(text).streams[0]).decode(RecordBatch("b", 0, 0, 1, 0, [Record()], 2))
+assert found.batch.columns["k"].to_values() == found.batch.columns["h"].to_values() == [None]
 sys.exit("pandas.core" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)

@@ -180,6 +180,6 @@ def make_context(
         log=log,
         metrics=own,
     )
-    program = QueryProgram(SPEC, engine, changes, recovery.cut, lambda found, version: None)
+    program = QueryProgram(SPEC, SPEC.query, engine, changes, recovery.cut, lambda found, version: None)
     snapshots = snapshots or SnapshotWriter(None, executor, 10_000, log, own)
     return TaskContext(SPEC, 0, recovery, lanes, program, changes, kafka, None, snapshots, log, own)

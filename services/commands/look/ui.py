@@ -99,7 +99,7 @@ def ui(
     workers or elsewhere. Exit codes: 0 stopped; 1 the port cannot be opened; 2 the arguments are wrong.
     """
     options = PageOptions(
-        bind, port, names or (), hide_values, changes, (str(query), *(("--query", name) if name else ()))
+        bind, port, names or (), hide_values, changes, (str(query), *(("--query", name) if name else ())), access
     )
     with _pages(clients, access, query, name, group, options) as (what, server):
         typer.echo(f"{what}: {server.address}", err=True)

@@ -29,6 +29,7 @@ from confluent_kafka import (
 
 from schemas.errors import UsageError
 from schemas.query import Query
+from services.formats.registry_access import RegistryAccess
 from services.kafka.log_consumer import LogConsumer, log_consumer
 from services.process.rights import reason
 from services.process.security import KafkaClients
@@ -74,14 +75,18 @@ class Rows:
 
     Args:
         hide_values: leave out values and keys, and what reasons show of them.
+        access: how to reach the schema registry of results in Avro.
     """
 
-    def __init__(self, clients: KafkaClients, query: Query, hide_values: bool = False) -> None:
+    def __init__(
+        self, clients: KafkaClients, query: Query, hide_values: bool = False, access: RegistryAccess | None = None
+    ) -> None:
         self._clients = clients
         self._hide_values = hide_values
         self._topics = {"results": query.sink or "", "late": f"{query.name}.late", "dead": f"{query.name}.dead"}
         self._locks = {kind: threading.Lock() for kind in self._topics}
         self._found: dict[str, tuple[float, Document]] = {}
+        self._show = _as_json(query, access or RegistryAccess())
 
     def document(self, given: Mapping[str, str]) -> Document:
         """Return the newest records of one kind, as values that JSON can encode.
@@ -137,7 +142,10 @@ class Rows:
         }
         headers = {name: _header(value) for name, value in dict(message.headers() or []).items()}
         if not self._hide_values:
-            row |= {"key": _shown(message.key()), "value": _shown(message.value(), _number(headers.get("truncated")))}
+            key, value = message.key(), message.value()
+            if kind == "results":
+                key, value = (None if raw is None else self._show(raw) for raw in (key, value))
+            row |= {"key": _shown(key), "value": _shown(value, _number(headers.get("truncated")))}
         if kind != "results":
             why = headers.get("reason", "")
             row |= {"reason": _hidden(why) if self._hide_values else why, "origin": _origin(headers)}
@@ -220,6 +228,16 @@ class _Tail:
 
     def _left_s(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
+
+
+def _as_json(query: Query, access: RegistryAccess) -> Callable[[bytes], bytes]:
+    """What shows a query's results as JSON; it leaves them as they are where no registry is known."""
+    url = query.result_format.registry or access.url
+    if not query.result_format.has_schema or url is None:
+        return bytes
+    from services.ui.documents.avro_text import AvroText  # not above: it loads Arrow, which most pages do not need
+
+    return AvroText(url, access)
 
 
 def _time(message: Message) -> int:

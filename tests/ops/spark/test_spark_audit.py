@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from ops.spark.session import spark_session
 from services.cli import app
 from tests.broker_fixture import Topics
+from tests.registry_fixture import rows_of_avro
 from tests.worker_harness import Case, Feed, Reader, Row, Workers, canonical, wait_for
 
 pytest.importorskip("pyspark")
@@ -204,3 +206,32 @@ def test_an_answer_that_retention_has_made_impossible_is_refused(
     other.write_text(case.path.read_text().replace("90 MILLI", "91 MILLI"))
     result = CliRunner().invoke(app, ["audit", str(other), "--bootstrap", case.bootstrap])
     assert "is of another query" in str(result.exception)
+
+
+def test_results_in_avro(topics: Topics, tmp_path: Path, workers: Workers, registry: str) -> None:
+    """The outputs have names that Avro does not have, and a key by which one task writes to two partitions."""
+    options = f"KEY (two) WITH (format = 'avro', registry = '{registry}')"
+    text = DECLARED.replace("IDLE", "") + f"INSERT INTO '{{sink}}' {options} "
+    join = JOIN.replace("{window}", "[RANGE 90 MILLISECONDS]").replace("AS one", 'AS "the.one"')
+    case = Case.make(topics, tmp_path, text + join, partitions=2)
+    reader = Reader(case.bootstrap, case.sink, decode=rows_of_avro(registry, case.sink))
+    worker = workers.start(case).wait_running()
+    send(Feed(case), 200, seed=4)
+    expected = case.expected()
+    reader.wait_for_count(sum(expected.values()), worker.alive)
+    assert Counter({row.replace("the_one", "the.one"): n for row, n in canonical(reader.rows()).items()}) == expected
+
+    def clean() -> bool:
+        code, shown, stderr = command(case, "audit")
+        assert code == 0, shown + stderr
+        return f"expected {sum(expected.values()):,} results, found {sum(expected.values()):,}" in shown
+
+    wait_for(clean, "an audit of all results")
+    first = [record for record in reader.records if record.partition == 0]
+    assert 3 < len(first) < len(reader.records)
+    Topics(case.bootstrap).delete_before(case.sink, first[2].offset + 1)
+    code, out, stderr = command(case, "audit")
+    assert code == 1, out + stderr
+    assert ": 3 missing, 0 extra, 0 doubled" in out
+    assert '"the.one":' in out
+    assert worker.stop() == 0

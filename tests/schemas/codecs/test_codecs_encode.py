@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.codecs.encode import check_output_names, encode_results, encode_tuples, encode_upserts, key_names
+from schemas.codecs.encode import check_output_names, encode_results, encode_tuples, key_names
+from schemas.codecs.results import JsonKeys, ResultRecords
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
@@ -43,9 +44,7 @@ def tables(draw: st.DrawFn) -> tuple[list[int], dict[str, tuple[Type, list[objec
 
 @examples(300)
 @given(tables(), st.sampled_from([None, "cleanup"]))
-def test_records_read_back(
-    case: tuple[list[int], dict[str, tuple[Type, list[object]]]], phase: str | None
-) -> None:
+def test_records_read_back(case: tuple[list[int], dict[str, tuple[Type, list[object]]]], phase: str | None) -> None:
     ts, table = case
     columns = {name: Column.from_values(values, type) for name, (type, values) in table.items()}
     encoded = encode_results(Batch(np.array(ts, np.int64), columns), phase)
@@ -93,7 +92,7 @@ def test_upserts_have_keys() -> None:
     assert names == ("name", "a.k % 2")
     keys = (Column.from_values(["ä", None], Type.STRING), Column.from_values([1, -1], Type.BIGINT))
     batch = Batch(np.array([5, 6]), {"n": Column.from_values([1, 2], Type.BIGINT)}, keys)
-    found = encode_upserts(batch, names)
+    found = ResultRecords(keys=JsonKeys(names)).encode(batch)
     assert found.data == b'{"n":1,"_ts":5}\n{"n":2,"_ts":6}\n'
     assert found.keys is not None
     assert found.keys.data == '{"name":"ä","a.k % 2":1}\n{"name":null,"a.k % 2":-1}\n'.encode()
@@ -102,7 +101,7 @@ def test_upserts_have_keys() -> None:
     )[:-1]
     whole = parse_program(text.format("COUNT(*) AS n", "")).queries[0]
     assert key_names(whole) == ()
-    of_all = encode_upserts(Batch(batch.ts, batch.columns), ()).keys
+    of_all = ResultRecords(keys=JsonKeys(())).encode(Batch(batch.ts, batch.columns)).keys
     assert of_all is not None
     assert (of_all.data, of_all.offsets.tolist()) == (b"{}\n{}\n", [0, 3, 6])
 

@@ -18,7 +18,7 @@ QUERY = (
 @pytest.mark.parametrize(
     ("options", "variables", "reason"),
     [
-        ([], {}, "where are its schemas? Name the schema registry with --registry"),
+        ([], {}, "where are their schemas? Name the schema registry with --registry"),
         (["--registry", "localhost:8081"], {}, "--registry is a URL such as http://127.0.0.1:8081"),
         (["--registry", "http://me:secret@r:1"], {}, "without a password; got 'r:1'"),
         (["--registry", "http://r", "--registry-username", "a"], {"WEIR_REGISTRY_TOKEN": "t"}, "not both"),

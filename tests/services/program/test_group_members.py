@@ -24,6 +24,7 @@ from schemas.language.program import parse_program
 from schemas.messages.control import MemberRecord, RegisteredQuery, decode_control
 from schemas.messages.spills import decode_events
 from services.delivery.epoch_output import BlockRecord
+from services.formats.encoders import Encoders
 from services.kafka.topics import Lane
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
@@ -139,7 +140,7 @@ class TaskHistory:
         )
         self.spill = None
         if spilled is not None:
-            self.spill = TaskSpill(spilled, engine, self._cut, lambda: late_results_of(engine))
+            self.spill = TaskSpill(spilled, engine, self._cut, lambda: late_results_of(engine, Encoders()))
         self.members = GroupMembers(
             engine,
             queries,
@@ -150,7 +151,7 @@ class TaskHistory:
             readable=readable,
             log=get_log("test"),
         )
-        self.program = GroupProgram(engine, self.members, lambda found: None)
+        self.program = GroupProgram(engine, self.members, Encoders(), lambda found: None)
         self._taken: dict[str, int] = {}
         self._starts = dict(self._points)
         for name in self.rows:

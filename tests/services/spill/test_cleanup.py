@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
 from ops.spark.delivery import TopicDestination
+from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
 from schemas.errors import BrokerError
 from services.cli import app
@@ -281,13 +282,13 @@ def test_a_topic_gets_each_result_once(left: Left, backlog: Path, topics: Topics
     with open_backlog(backlog) as opened:
         pending = opened.manifest.debt
         arguments = (clients, sink, "results", opened.manifest.id, 2, lambda: told.append("begun"))
-        first = TopicDestination(*arguments, say=told.append, replication=1)
+        first = TopicDestination(*arguments, records=ResultRecords(), say=told.append, replication=1)
         assert first.delivered_groups() == {}
         assert told == []
         groups = clean_up_all(OfflineCleanup(opened.query, pending), pending, opened.blocks)
         done = {group: first.write(group, batches) for _, (group, batches) in zip(range(3), groups, strict=False)}
         assert told == ["begun"]
-        second = TopicDestination(*arguments, say=told.append, replication=1)
+        second = TopicDestination(*arguments, records=ResultRecords(), say=told.append, replication=1)
         assert second.delivered_groups() == done
         with pytest.raises(BrokerError, match="another `weir cleanup` is cleaning up backlog"):
             first.write(99, [])

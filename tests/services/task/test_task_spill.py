@@ -16,13 +16,14 @@ import pytest
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from operators.spill.spilling import MemoryBudget
-from schemas.codecs.encode import encode_results
+from schemas.codecs.encode import CLEANUP_PHASE, encode_results
+from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
 from schemas.language.program import parse_program
 from schemas.messages.spills import decode_events
 from schemas.query import Query
 from services.delivery.epoch_output import BlockRecord
-from services.program.result_output import late_results
+from services.program.result_output import encode_pieces
 from services.spill.block_store import SpillError
 from services.spill.spill_log import LogRecord, SpillLog
 from services.task.spill import MAX_REST_S, SpillStart, TaskSpill
@@ -85,7 +86,7 @@ class TaskHistory:
             start,
             self.engine,
             self._cut,
-            lambda: late_results("out", self.engine.cleaned()),
+            lambda: encode_pieces("out", ResultRecords(), self.engine.cleaned(), CLEANUP_PHASE),
             lambda: str(self.engine.plan),
         )
         if plan not in (None, own):

@@ -1,0 +1,136 @@
+"""Encodes results as Avro, in the wire format of schema registries: a zero, the schema's number, and the record.
+
+The schemas are those of `schemas.avro.result_schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.avro.result_schema import OP_FIELD
+from schemas.codecs.encode import Encoded
+from schemas.codecs.kernels.avro_writer import (
+    add_long_sizes,
+    add_text_sizes,
+    write_booleans,
+    write_doubles,
+    write_longs,
+    write_same,
+    write_texts,
+)
+from schemas.columns import I64, Batch, Column
+from schemas.query import Type
+
+_BEHIND: Final = 1
+"""Bytes behind each record that are not of it, as `Encoded` wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroValues:
+    """Encodes the values of results: a `schemas.codecs.results.ValueEncoder`.
+
+    Attributes:
+        number: of their schema.
+        phase: whether this has `_phase`.
+    """
+
+    number: int
+    phase: bool
+
+    def encode(self, batch: Batch, phase: str | None) -> Encoded:
+        """Encode results."""
+        nullable = [name != OP_FIELD for name in batch.columns]
+        tail = _nullable_text(phase) if self.phase else b""
+        return _encode(self.number, list(batch.columns.values()), nullable, batch.ts, tail, len(batch))
+
+
+@dataclass(frozen=True, slots=True)
+class AvroKeys:
+    """Encodes the keys of results: a `schemas.codecs.results.KeyEncoder`.
+
+    Attributes:
+        number: of their schema.
+    """
+
+    number: int
+
+    def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
+        """Encode one record per row."""
+        nothing = b"" if columns else _nullable_text(None)  # as `key_schema` says
+        return _encode(self.number, columns, [True] * len(columns), None, nothing, rows)
+
+
+def _nullable_text(text: str | None) -> bytes:
+    """A nullable text of less than 64 bytes."""
+    raw = (text or "").encode()
+    return b"\0" if text is None else bytes((2, 2 * len(raw))) + raw
+
+
+def _encode(
+    number: int,
+    columns: Sequence[Column],
+    nullable: Sequence[bool],
+    ts: I64 | None,
+    tail: bytes,
+    rows: int,
+) -> Encoded:
+    """Encode records of some columns.
+
+    Args:
+        number: of their schema.
+        nullable: of each column, whether its values are in a union with null.
+        ts: their timestamps, which follow the columns; None to leave them out.
+        tail: what each record ends with.
+        rows: how many there are.
+    """
+    fields = list(zip(columns, nullable, strict=True))
+    if ts is not None:
+        fields.append((Column(Type.TIMESTAMP, ts), False))
+    head = bytes(1) + number.to_bytes(4, "big")
+    sizes = np.full(rows, len(head) + len(tail) + _BEHIND, np.int64)
+    for column, may_be_null in fields:
+        _add_sizes(column, may_be_null, sizes)
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    out = np.zeros(int(offsets[-1]), np.uint8)
+    at = offsets[:-1].copy()
+    write_same(np.frombuffer(head, np.uint8), out, at)
+    for column, may_be_null in fields:
+        _write(column, may_be_null, out, at)
+    write_same(np.frombuffer(tail, np.uint8), out, at)
+    return Encoded(out.tobytes(), offsets)
+
+
+def _add_sizes(column: Column, nullable: bool, sizes: I64) -> None:
+    if column.type is Type.STRING:
+        add_text_sizes(_read_only(column.offsets), _read_only(column.mask()), nullable, sizes)
+    elif column.type in (Type.BIGINT, Type.TIMESTAMP):
+        add_long_sizes(_read_only(column.values), _read_only(column.mask()), nullable, sizes)
+    else:
+        sizes += column.mask() * (8 if column.type is Type.DOUBLE else 1) + nullable
+
+
+def _write(column: Column, nullable: bool, out: npt.NDArray[np.uint8], at: I64) -> None:
+    valid, values = _read_only(column.mask()), _read_only(column.values)
+    match column.type:
+        case Type.STRING:
+            write_texts(values, _read_only(column.offsets), valid, nullable, out, at)
+        case Type.DOUBLE:
+            write_doubles(_read_only(values.view(np.int64)), valid, nullable, out, at)
+        case Type.BOOLEAN:
+            write_booleans(values, valid, nullable, out, at)
+        case _:
+            write_longs(values, valid, nullable, out, at)
+
+
+def _read_only(array: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    """The array as all kernels here get it, so that each is compiled once: contiguous, and not to be written to."""
+    assert array is not None
+    made = np.ascontiguousarray(array).view()
+    made.flags.writeable = False
+    return made

@@ -1,0 +1,180 @@
+"""JSON under a schema registry: records with the registry's frame, and the columns that a JSON Schema describes.
+
+The frame is a zero and the schema's number; JSON follows. A record is decoded by the stream's columns, like any JSON:
+its schema says nothing more about values than they say themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import orjson
+
+from schemas.codecs.decoded import DeadLetter, Decoded
+from schemas.columns import I64
+from schemas.errors import DataError
+from schemas.query import Field, Path, Query, Type, type_of
+
+MAX_NESTING: Final = 50
+MAX_COLUMNS: Final = 10_000
+
+_FRAME: Final = 5
+_NO_FRAME: Final = "the record has no frame of a schema registry: a zero byte and a schema's number"
+_TYPES: Final[Mapping[str, Type]] = {
+    "integer": Type.BIGINT,
+    "number": Type.DOUBLE,
+    "string": Type.STRING,
+    "boolean": Type.BOOLEAN,
+}
+_JSON_TYPES: Final[Mapping[Type, str]] = {
+    Type.BIGINT: "integer",
+    Type.DOUBLE: "number",
+    Type.STRING: "string",
+    Type.BOOLEAN: "boolean",
+    Type.TIMESTAMP: "integer",
+}
+
+
+class JsonOfRecords(Protocol):
+    """Decodes JSON without a frame, as `schemas.codecs.json_codec.JsonDecoder` does."""
+
+    def decode_values(self, values: Sequence[bytes | None], record_ts: I64 | None = None) -> Decoded:
+        """Decode one record per value."""
+        ...
+
+
+class FramedJsonDecoder:
+    """Decodes the framed JSON records of one stream. Safe to call from several threads.
+
+    Args:
+        decoder: of the JSON in them.
+    """
+
+    def __init__(self, decoder: JsonOfRecords) -> None:
+        self._decoder = decoder
+
+    def decode_values(self, values: Sequence[bytes | None], record_ts: I64 | None = None) -> Decoded:
+        """Decode one record per value; one without the frame is a dead letter.
+
+        Args:
+            record_ts: (values,) the Kafka records' timestamps, used when the stream has no timestamp field.
+        """
+        bodies = [value[_FRAME:] if value is not None and value[:1] == b"\0" else None for value in values]
+        found = self._decoder.decode_values(bodies, record_ts)
+        return replace(found, dead=[_as_given(letter, values[letter.row], bodies) for letter in found.dead])
+
+
+def _as_given(letter: DeadLetter, given: bytes | None, bodies: Sequence[bytes | None]) -> DeadLetter:
+    """A dead letter with the whole record, and a reason for one that has no frame."""
+    unframed = given is not None and bodies[letter.row] is None
+    return DeadLetter(letter.row, _NO_FRAME if unframed else letter.reason, given or b"")
+
+
+def columns_of_json_schema(text: str) -> list[Field]:
+    """Return the columns that objects of a JSON Schema have: scalars, those of nested objects as `customer_city`.
+
+    What has several types, is an array or has no type has no column. A string of the format `date-time` is a TIMESTAMP.
+    Of columns of one name the first counts.
+
+    Raises:
+        DataError: it is no JSON Schema of objects, or describes more than MAX_COLUMNS.
+    """
+    try:
+        schema = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"broken JSON Schema: {error}") from None
+    found: dict[str, Field] = {}
+    _add(schema, schema, (), (), found)
+    return list(found.values())
+
+
+def _add(schema: Any, root: Any, path: Path, around: tuple[int, ...], found: dict[str, Field]) -> None:
+    schema = _resolved(schema, root)
+    if not isinstance(schema, dict) or len(path) > MAX_NESTING:
+        return
+    properties = schema.get("properties")
+    if isinstance(properties, dict):
+        if id(properties) not in around:  # an object may contain itself
+            for name, inside in properties.items():
+                _add(inside, root, (*path, name), (*around, id(properties)), found)
+        return
+    kind = schema.get("type")
+    if not path or not isinstance(kind, str) or kind not in _TYPES:
+        return
+    type = Type.TIMESTAMP if kind == "string" and schema.get("format") == "date-time" else _TYPES[kind]
+    name = "_".join(map(str, path))
+    if len(found) >= MAX_COLUMNS:
+        raise DataError(f"the schema has more than {MAX_COLUMNS} columns; declare those that are needed")
+    found.setdefault(name, Field(name, type, path if len(path) > 1 else ()))
+
+
+def _resolved(schema: Any, root: Any) -> Any:
+    """The schema that a reference within the text means, and of a choice with null the other one."""
+    for _ in range(MAX_NESTING):
+        if not isinstance(schema, dict):
+            return None
+        if isinstance(reference := schema.get("$ref"), str):
+            schema = _referred(reference, root)
+            continue
+        choices = schema.get("oneOf") or schema.get("anyOf")
+        kinds = schema.get("type")
+        if isinstance(choices, list):
+            others = [one for one in choices if not (isinstance(one, dict) and one.get("type") == "null")]
+        elif isinstance(kinds, list):
+            others = [{**schema, "type": one} for one in kinds if one != "null"]
+        else:
+            return schema
+        if len(others) != 1:
+            return None
+        schema = others[0]
+    return None
+
+
+def _referred(reference: str, root: Any) -> Any:
+    """What a reference such as `#/definitions/Address` means; None if it is not in the text."""
+    if reference == "#":
+        return root
+    if not reference.startswith("#/"):
+        return None
+    found = root
+    for step in reference[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def value_json_schema(query: Query, record: str) -> str:
+    """The JSON Schema of a query's results; any output may be null.
+
+    Args:
+        record: the title.
+    """
+    properties = {output.name: _nullable(type_of(output.expr)) for output in query.outputs}
+    if query.subtracted:
+        properties["_op"] = {"type": "string"}
+    properties["_ts"] = {"type": "integer"}
+    if query.aggregation is None and not query.subtracted:
+        properties["_phase"] = {"type": "string"}
+    return _object(record, properties, [name for name in properties if name != "_phase"])
+
+
+def key_json_schema(names: Sequence[str], types: Sequence[Type], record: str) -> str:
+    """The JSON Schema of the keys of results."""
+    return _object(record, dict(zip(names, map(_nullable, types), strict=True)), names)
+
+
+def _nullable(type: Type) -> dict[str, Any]:
+    return {"oneOf": [{"type": "null"}, {"type": _JSON_TYPES[type]}]}
+
+
+def _object(title: str, properties: Mapping[str, Any], required: Sequence[str]) -> str:
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": title,
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+    }
+    return orjson.dumps(schema).decode()

@@ -1,0 +1,151 @@
+"""Encodes results as the records of a topic: values in one format, keys in the same or another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+
+from schemas.codecs.encode import Encoded, encode_columns, encode_results
+from schemas.codecs.kernels.frames import add_frames
+from schemas.codecs.kernels.murmur import key_hashes
+from schemas.columns import I64, Batch, Column
+from schemas.query import Type
+
+
+class ValueEncoder(Protocol):
+    """Encodes the values of results."""
+
+    def encode(self, batch: Batch, phase: str | None) -> Encoded:
+        """Encode results, all columns and `_ts`.
+
+        Args:
+            phase: what late results say of themselves.
+        """
+        ...
+
+
+class KeyEncoder(Protocol):
+    """Encodes the keys of results."""
+
+    def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
+        """Encode the columns of keys, of which there may be none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JsonValues:
+    """JSON objects."""
+
+    def encode(self, batch: Batch, phase: str | None) -> Encoded:
+        """As `encode_results`."""
+        return encode_results(batch, phase)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonKeys:
+    """JSON objects with these names; `{}` where there are none."""
+
+    names: tuple[str, ...]
+
+    def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
+        """Encode one object per row."""
+        if not self.names:
+            return Encoded(b"{}\n" * rows, np.arange(0, 3 * rows + 1, 3, dtype=np.int64))
+        return encode_columns(dict(zip(self.names, columns, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class FramedValues:
+    """Values behind the frame of schema registries: a zero and the number of their schema.
+
+    Attributes:
+        values: encodes them without the frame.
+    """
+
+    number: int
+    values: ValueEncoder
+
+    def encode(self, batch: Batch, phase: str | None) -> Encoded:
+        """Encode results."""
+        return _framed(self.number, self.values.encode(batch, phase))
+
+
+@dataclass(frozen=True, slots=True)
+class FramedKeys:
+    """Keys behind that frame; else as `FramedValues`."""
+
+    number: int
+    keys: KeyEncoder
+
+    def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
+        """Encode one key per row."""
+        return _framed(self.number, self.keys.encode(columns, rows))
+
+
+def _framed(number: int, found: Encoded) -> Encoded:
+    head = np.frombuffer(bytes(1) + number.to_bytes(4, "big"), np.uint8)
+    offsets = found.offsets + len(head) * np.arange(len(found.offsets))
+    out = np.zeros(int(offsets[-1]), np.uint8)
+    add_frames(np.frombuffer(found.data, np.uint8), found.offsets, head, out)
+    return replace(found, data=out.tobytes(), offsets=offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class TextKeys:
+    """The text of one column, not a DOUBLE; a record whose column is NULL has no key."""
+
+    def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
+        """Encode one text per row."""
+        (column,) = columns
+        if not rows:
+            return Encoded(b"", np.zeros(1, np.int64))
+        texts = pl.from_arrow(column.to_arrow()).cast(pl.String).fill_null("") + "\n"
+        made = Column.from_arrow(texts.to_arrow(), Type.STRING)
+        assert made.offsets is not None
+        begin, end = int(made.offsets[0]), int(made.offsets[-1])
+        missing = None if column.valid is None else ~column.valid
+        return Encoded(made.values[begin:end].tobytes(), made.offsets - begin, missing=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRecords:
+    """Encodes the results of one query.
+
+    Attributes:
+        values: encodes their values.
+        keys: encodes their keys; None if they have none.
+        key: the columns in a key, which then decides the record's partition; None where keys are groups of aggregates.
+    """
+
+    values: ValueEncoder = field(default_factory=JsonValues)
+    keys: KeyEncoder | None = None
+    key: tuple[str, ...] | None = None
+
+    @property
+    def upserts(self) -> bool:
+        """Whether a result replaces an earlier one of its key. Then none comes late."""
+        return self.keys is not None and self.key is None
+
+    def encode(self, batch: Batch, phase: str | None = None) -> Encoded:
+        """Encode results with their keys, if they have any.
+
+        Args:
+            phase: what late results say of themselves.
+        """
+        found = self.values.encode(batch, phase)
+        if self.keys is None:
+            return found
+        if self.key is None:
+            return replace(found, keys=self.keys.encode(batch.keys, len(batch)))
+        keys = self.keys.encode([batch.columns[name] for name in self.key], len(batch))
+        return replace(found, keys=keys, hashes=_hashes(keys))
+
+
+def _hashes(keys: Encoded) -> I64:
+    hashes = np.zeros(len(keys.offsets) - 1, np.int64)
+    key_hashes(np.frombuffer(keys.data, np.uint8), np.ascontiguousarray(keys.offsets), hashes)
+    return hashes

@@ -1,0 +1,175 @@
+"""`Encoders` makes the encoders of queries' results, and registers the schemas of results in a schema registry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from schemas.avro.encoder import AvroKeys, AvroValues
+from schemas.avro.result_schema import has_phase, key_schema, record_name, same_field, value_schema
+from schemas.codecs.encode import key_names
+from schemas.codecs.json_schema import key_json_schema, value_json_schema
+from schemas.codecs.results import (
+    FramedKeys,
+    FramedValues,
+    JsonKeys,
+    JsonValues,
+    KeyEncoder,
+    ResultRecords,
+    TextKeys,
+    ValueEncoder,
+)
+from schemas.columns import OP_KEY, Batch
+from schemas.errors import InvariantError, UsageError
+from schemas.query import Query, ResultFormat, Type, type_of
+from services.formats.registry_access import RegistryAccess
+from services.formats.schema_registry import register_schema
+from services.process.logs import get_log
+
+LOG = get_log("schemas")
+
+_Columns = tuple[tuple[str, Type], ...]
+"""Names and types of the columns of results."""
+
+
+@dataclass(slots=True)
+class Encoders:
+    """Makes encoders of results, by query. Safe to call from several threads.
+
+    Attributes:
+        access: how to reach the registry of the queries that name none.
+    """
+
+    access: RegistryAccess = field(default_factory=RegistryAccess)
+    _made: dict[Query, ResultRecords] = field(default_factory=dict, init=False, repr=False)
+    _of_columns: dict[tuple[str, _Columns], ResultRecords] = field(default_factory=dict, init=False, repr=False)
+    _newest: dict[str, tuple[Query, ResultRecords]] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def check(self, query: Query) -> None:
+        """Check what can be checked without asking a registry.
+
+        Raises:
+            UsageError: no registry is named, or the schema of keys cannot have the names of their values.
+        """
+        if not query.result_format.has_schema:
+            return
+        self._url(query)
+        if _key_format(query) == "avro" and (same := same_field(_key(query)[0])):
+            raise UsageError(
+                f"the keys of results in Avro would have one field for {same[0]!r} and {same[1]!r}; "
+                f"give one another name with AS"
+            )
+
+    def prepare(self, query: Query) -> None:
+        """Make ready for the results of a query: register their schemas, if their format has some. Asks once.
+
+        Raises:
+            UsageError: as `check`, or the registry refuses a schema.
+            BrokerError: the registry does not answer.
+        """
+        made = self._made.get(query)
+        if made is None:
+            self.check(query)
+            made = ResultRecords(self._values(query), self._keys(query), query.result_format.key or None)
+        with self._lock:
+            self._made[query] = self._of_columns[_topic(query), _columns(query)] = made
+            self._newest[query.name] = query, made
+
+    def of(self, query: Query) -> ResultRecords:
+        """The encoder of a query's results, which must be prepared unless they need no schemas."""
+        newest, made = self._newest.get(query.name, (None, None))
+        if newest is not query or made is None:
+            if (made := self._made.get(query)) is None:
+                if query.result_format.has_schema:
+                    raise InvariantError(f"the schema of the results in {_topic(query)!r} is not registered")
+                self.prepare(query)
+                made = self._made[query]
+            self._newest[query.name] = query, made
+        return made
+
+    def late(self, topic: str, batch: Batch) -> ResultRecords:
+        """The encoder of late results for a topic: that of the last query with such columns, which may have ended."""
+        columns = tuple((name, column.type) for name, column in batch.columns.items())
+        return self._of_columns.get((topic, columns)) or ResultRecords()
+
+    def _values(self, query: Query) -> ValueEncoder:
+        record = _record(query)
+        match query.result_format.format:
+            case "json":
+                return JsonValues()
+            case "json-schema":
+                number = self._register(query, "value", record, value_json_schema(query, record), "JSON")
+                return FramedValues(number, JsonValues())
+        return AvroValues(self._register(query, "value", record, value_schema(query, record)), has_phase(query))
+
+    def _keys(self, query: Query) -> KeyEncoder | None:
+        (names, types), record = _key(query), f"{_record(query)}_key"
+        match _key_format(query):
+            case "json":
+                return JsonKeys(tuple(names))
+            case "string":
+                return TextKeys()
+            case "json-schema":
+                number = self._register(query, "key", record, key_json_schema(names, types, record), "JSON")
+                return FramedKeys(number, JsonKeys(tuple(names)))
+            case "avro":
+                return AvroKeys(self._register(query, "key", record, key_schema(names, types, record)))
+        return None
+
+    def _url(self, query: Query) -> str:
+        url = query.result_format.registry or self.access.url
+        if url is None:
+            raise UsageError(
+                f"results in {_topic(query)!r} have a schema: name the schema registry with --registry or "
+                f"INSERT INTO '{_topic(query)}' WITH (..., registry = 'http://...')"
+            )
+        return url
+
+    def _register(self, query: Query, part: str, record: str, schema: str, kind: str = "AVRO") -> int:
+        subject, url = _subject(query.result_format, _topic(query), part, record), self._url(query)
+        number = register_schema(url, self.access, subject, schema, kind)
+        LOG.info("results have a schema", topic=_topic(query), part=part, subject=subject, schema=number)
+        return number
+
+
+def _topic(query: Query) -> str:
+    return query.sink or query.name
+
+
+def _record(query: Query) -> str:
+    return query.result_format.record or record_name(_topic(query))
+
+
+def _columns(query: Query) -> _Columns:
+    found = [(output.name, type_of(output.expr)) for output in query.outputs]
+    return tuple([*found, (OP_KEY, Type.STRING)] if query.subtracted else found)
+
+
+def _key_format(query: Query) -> str | None:
+    """The format of the results' keys: of groups that of the values; None if results have no keys."""
+    return query.result_format.format if query.aggregation is not None else query.result_format.key_format
+
+
+def _key(query: Query) -> tuple[Sequence[str], Sequence[Type]]:
+    """Names and types of the values in a key."""
+    if query.aggregation is not None:
+        return key_names(query) or (), [type_of(expr) for expr in query.aggregation.group_by]
+    types = dict(_columns(query))
+    return query.result_format.key, [types[name] for name in query.result_format.key]
+
+
+def _subject(format: ResultFormat, topic: str, part: str, record: str) -> str:
+    """What the registry knows a schema by, as Confluent's strategies name it.
+
+    Args:
+        part: `key` or `value`.
+        record: the record's full name.
+    """
+    subjects: Mapping[str, str] = {
+        "topic": f"{topic}-{part}",
+        "record": record,
+        "topic-record": f"{topic}-{record}",
+    }
+    return subjects[format.subject]

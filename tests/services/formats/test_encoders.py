@@ -1,0 +1,142 @@
+"""Schemas of results are registered in a real registry, once, under the subjects that consumers look for."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import numpy as np
+import pytest
+from confluent_kafka.schema_registry import Schema
+
+from schemas.avro.encoder import AvroValues
+from schemas.codecs.results import ResultRecords
+from schemas.columns import Batch, Column
+from schemas.errors import BrokerError, InvariantError, UsageError
+from schemas.language.program import parse_program
+from schemas.query import Query, Type
+from services.broker.background import free_port
+from services.formats.encoders import Encoders
+from services.formats.registry_access import RegistryAccess
+from tests.registry_fixture import client_of
+
+STREAM = "CREATE STREAM a (k BIGINT, s STRING);\n"
+
+
+def query_of(topic: str, options: str = "format = 'avro'", select: str = "a.k AS k FROM a [ROWS 1]") -> Query:
+    written = f" WITH ({options})" if options else ""
+    return parse_program(f"{STREAM}INSERT INTO '{topic}'{written} SELECT {select}").queries[0]
+
+
+def of(url: str | None) -> Encoders:
+    return Encoders(RegistryAccess(url))
+
+
+def one(name: str, value: object, type: Type) -> Batch:
+    return Batch(np.array([5]), {name: Column.from_values([value], type)})
+
+
+def number_in(data: bytes) -> int:
+    return int.from_bytes(data[1:5], "big")
+
+
+def test_json_needs_no_registry() -> None:
+    query = query_of("x", "")
+    encoders = of(None)
+    encoders.check(query)
+    encoders.prepare(query)
+    assert encoders.of(query) == ResultRecords()
+    assert encoders.late("x", one("k", 1, Type.BIGINT)) == ResultRecords()
+
+
+def test_a_registry_has_to_be_named() -> None:
+    message = r"results in 'x' have a schema: name the schema registry with --registry"
+    with pytest.raises(UsageError, match=message):
+        of(None).check(query_of("x"))
+    of(None).check(query_of("x", "format = 'avro', registry = 'http://r'"))
+
+
+def test_keys_that_would_be_one_field() -> None:
+    select = "COUNT(*) AS n FROM a [ROWS 1] GROUP BY a.k, a.k + 1 EMIT EVERY 1 SECOND"
+    of("http://r").check(query_of("x", select=select))
+    select = "COUNT(*) AS n FROM a [ROWS 1] GROUP BY a.k + 1, a.k - 1 EMIT EVERY 1 SECOND"
+    with pytest.raises(UsageError, match=r"would have one field for 'a.k \+ 1' and 'a.k - 1'"):
+        of("http://r").check(query_of("x", select=select))
+
+
+def test_what_is_not_prepared_has_no_encoder() -> None:
+    with pytest.raises(InvariantError, match="'x' is not registered"):
+        of("http://r").of(query_of("x"))
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(BrokerError, match=r"the schema registry http://127.0.0.1:\d+ does not answer"):
+        of(f"http://127.0.0.1:{free_port()}").prepare(query_of("x"))
+
+
+@pytest.mark.kafka
+def test_a_schema_is_registered_once(registry: str) -> None:
+    topic, client = f"t-{uuid.uuid4()}", client_of(registry)
+    query = query_of(topic)
+    for encoders in (of(registry), of(registry), of(None)):
+        given = query if encoders.access.url else query_of(topic, f"format = 'avro', registry = '{registry}'")
+        encoders.prepare(given)
+        encoders.prepare(given)
+        found = encoders.of(given)
+        assert isinstance(found.values, AvroValues)
+        assert found is encoders.late(topic, one("k", 3, Type.BIGINT))
+        assert client.get_versions(f"{topic}-value") == [1]
+        latest = client.get_latest_version(f"{topic}-value")
+        assert number_in(found.encode(one("k", 3, Type.BIGINT)).data) == latest.schema_id
+    names = [field["name"] for field in json.loads(latest.schema.schema_str or "")["fields"]]
+    assert names == ["k", "_ts", "_phase"]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        ("topic", "{topic}-value {topic}-key"),
+        ("record", "com.acme.Sum{id} com.acme.Sum{id}_key"),
+        ("topic-record", "{topic}-com.acme.Sum{id} {topic}-com.acme.Sum{id}_key"),
+    ],
+)
+def test_subjects(registry: str, subject: str, expected: str) -> None:
+    id = uuid.uuid4().hex
+    topic = f"t-{id}"
+    options = f"format = 'avro', subject = '{subject}', record = 'com.acme.Sum{id}'"
+    query = query_of(topic, options, "COUNT(*) AS n FROM a [ROWS 1] GROUP BY a.s EMIT EVERY 1 SECOND")
+    of(registry).prepare(query)
+    own = sorted(name for name in client_of(registry).get_subjects() if id in name)
+    assert own == sorted(expected.format(topic=topic, id=id).split())
+
+
+@pytest.mark.kafka
+def test_a_schema_that_readers_could_not_read_is_refused(registry: str) -> None:
+    topic, client = f"t-{uuid.uuid4()}", client_of(registry)
+    fields = [{"name": "k", "type": "string"}, {"name": "must", "type": "long"}]
+    other = json.dumps({"type": "record", "name": "Other", "fields": fields})
+    client.register_schema(f"{topic}-value", Schema(other, "AVRO"))
+    client.set_compatibility(f"{topic}-value", "FULL")
+    with pytest.raises(UsageError, match=f"refuses the schema of the results, subject '{topic}-value': .*ncompatible"):
+        of(registry).prepare(query_of(topic))
+
+
+@pytest.mark.kafka
+def test_a_query_replaces_another(registry: str) -> None:
+    """Late results of the former one may still come, with its columns; the format is that of the newest."""
+    topic, encoders = f"t-{uuid.uuid4()}", of(registry)
+    first = query_of(topic)
+    second = query_of(topic, select="a.s AS s FROM a [ROWS 1]")
+    for query in (first, second):
+        encoders.prepare(query)
+    late = (one("k", 1, Type.BIGINT), one("s", "a", Type.STRING))
+    numbers = [number_in(encoders.late(topic, batch).encode(batch).data) for batch in late]
+    assert len(set(numbers)) == 2
+    assert encoders.late(topic, one("of_json", 1, Type.BIGINT)) == ResultRecords()
+    encoders.prepare(query_of(topic, ""))
+    assert encoders.late(topic, late[0]) == ResultRecords()
+    assert number_in(encoders.late(topic, late[1]).encode(late[1]).data) == numbers[1]
+    for query in (first, second):
+        encoders.prepare(query)
+    assert [number_in(encoders.late(topic, batch).encode(batch).data) for batch in late] == numbers
