@@ -82,6 +82,7 @@ class Stream:
         rate: declared tuples per second of event time, for plan choice; None when not declared.
         distinct: declared numbers of distinct values, (column, count) pairs, for plan choice.
         key_format: of the records' keys; None if no column is in the key.
+        message: for Protobuf, the full name of the message type; None for the first of the schema.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Stream:
     schema: str | None = None
     registry: str | None = None
     key_format: str | None = None
+    message: str | None = None
 
     def field(self, name: str) -> Field | None:
         """The field called `name`, or None."""

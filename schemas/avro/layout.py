@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.avro.rules import Wanted, has_path
+from schemas.avro.rules import has_path
 from schemas.avro.schema import Avro, is_recursive
 from schemas.codecs.kernels import avro_records as codes
+from schemas.codecs.wanted import Wanted
 from schemas.columns import I64
 from schemas.query import Path, Type
 

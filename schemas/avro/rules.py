@@ -24,6 +24,7 @@ from typing import Any
 
 from schemas.avro.schema import MAX_NESTING, Avro
 from schemas.codecs.decoded import RecordError, Value, check_value, refused, shown
+from schemas.codecs.wanted import Wanted
 from schemas.paths import path_text
 from schemas.query import Path, Type
 
@@ -38,21 +39,6 @@ MAX_DECIMAL_BYTES = 1_024
 
 _EXACT = Context(prec=4_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 """Room for the digits of any decimal that is accepted: 2.41 per byte."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A column to read.
-
-    Attributes:
-        name: of the column, for messages.
-        default: the value where the record's schema does not have the path.
-    """
-
-    name: str
-    path: Path
-    type: Type
-    default: Value = None
 
 
 @dataclass(slots=True)

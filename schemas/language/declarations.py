@@ -20,12 +20,20 @@ from schemas.language.query_text import Node, QueryText, did_you_mean, identifie
 from schemas.paths import parse_path
 from schemas.query import METADATA, VALUE, WITH_SCHEMA, Field, Output, Path, ResultFormat, Stream, Table, Type, type_of
 
-FORMATS = ("json", "json-schema", "avro", "csv", "string")
+FORMATS = ("json", "json-schema", "avro", "protobuf", "csv", "string")
 KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro")
 TABLE_FORMATS = ("json", "csv", "parquet")
 RESULT_FORMATS = ("json", "json-schema", "avro")
 RESULT_KEY_FORMATS = ("string", "json", "json-schema", "avro")
 SUBJECTS = ("topic", "record", "topic-record")
+_FORMATS_OF = {
+    "schema": ("avro", "protobuf"),
+    "registry": (*WITH_SCHEMA, "protobuf"),
+    "subject": WITH_SCHEMA,
+    "record": WITH_SCHEMA,
+}
+"""The formats for which options about schemas are."""
+
 
 _TABLE_OPTIONS = {
     "path": "path = 'rooms.csv'",
@@ -36,6 +44,7 @@ _OPTIONS = {
     "format": "format = 'json'",
     "key_format": "key_format = 'string'",
     "schema": "schema = 'temperature.avsc'",
+    "message": "message = 'sensors.Temperature'",
     "registry": "registry = 'http://127.0.0.1:8081'",
     "timestamp": "timestamp = 'at'",
     "disorder": "disorder = '2 SECONDS'",
@@ -91,6 +100,7 @@ def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
         rate=options.rate(),
         distinct=options.distinct(),
         key_format=key_format,
+        message=options.message(format),
     )
 
 
@@ -109,15 +119,24 @@ def undeclared(node: Tree[Token], text: QueryText) -> Stream | None:
     format = options.format(FORMATS) or FORMATS[0]
     schema, registry = options.schema(format, options.format(KEY_FORMATS, "key_format"))
     timestamp = options.column("timestamp")
-    if format not in WITH_SCHEMA:
+    if format not in (*WITH_SCHEMA, "protobuf"):
         raise text.error(f"stream {name!r} needs a list of its columns: format {format!r} has no schema", name_token)
     if timestamp is None:
         raise text.error(
             f"stream {name!r} without a list of its columns names its event time: WITH ({_OPTIONS['timestamp']})",
             name_token,
         )
-    topic, distinct = options.topic() or name, options.distinct(declared=False)
-    return Stream(name, (), topic, format, timestamp, distinct=distinct, schema=schema, registry=registry)
+    return Stream(
+        name,
+        (),
+        options.topic() or name,
+        format,
+        timestamp,
+        distinct=options.distinct(declared=False),
+        schema=schema,
+        registry=registry,
+        message=options.message(format),
+    )
 
 
 def bind_table(node: Tree[Token], text: QueryText) -> Table:
@@ -287,6 +306,13 @@ class _Options:
             raise self._refused("registry", "is the URL of a schema registry")
         return self._of_schemas("registry", registry, format)
 
+    def message(self, format: str) -> str | None:
+        """The full name of the message type of a stream's records."""
+        message = self._string("message")
+        if message is not None and format != "protobuf":
+            raise self._refused("message", f"is for format = 'protobuf'; the format here is {format!r}")
+        return message
+
     def subject(self, format: str | None) -> str | None:
         """What the registry knows the schema of results by."""
         subject = self._string("subject")
@@ -302,7 +328,7 @@ class _Options:
         return self._of_schemas("record", record, format)
 
     def _of_schemas(self, key: str, given: str | None, format: str | None) -> str | None:
-        formats = ("avro",) if key == "schema" else WITH_SCHEMA
+        formats = _FORMATS_OF[key]
         listed = " and ".join(f"format = {one!r}" for one in formats)
         if given is not None and format not in formats:
             raise self._refused(key, f"is for {listed}; the format here is {format!r}")

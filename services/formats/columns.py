@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from schemas.avro.columns import columns_of
 from schemas.errors import UsageError
 from schemas.query import VALUE, Field, Stream
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_files import read_schema
+from services.formats.schema_kinds import KINDS
 from services.formats.schema_registry import latest_columns
 from services.process.logs import get_log
 
@@ -38,12 +38,12 @@ class SchemaColumns:
         """
         if stream.schema is not None:
             path = self._folder / stream.schema
-            return self._named(columns_of(read_schema(path)), str(path))
+            return self._named(KINDS[stream.format].columns(read_schema(path, stream.format), stream), str(path))
         url = stream.registry or self._access.url
         if url is None:
             raise UsageError(NO_REGISTRY)
         subject = f"{stream.topic}-value"
-        found = latest_columns(url, self._access, subject, "AVRO" if stream.format == "avro" else "JSON")
+        found = latest_columns(url, self._access, subject, KINDS[stream.format], stream)
         if found is None:
             raise UsageError(f"the registry {url} has no schema for the subject {subject!r}; {NO_REGISTRY}")
         number, columns = found

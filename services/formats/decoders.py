@@ -6,19 +6,21 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from schemas.avro.decoder import AvroDecoder
-from schemas.avro.rules import Wanted, misfits
-from schemas.avro.schema import Avro
+from schemas.avro.rules import misfits
 from schemas.codecs.csv_codec import CsvDecoder
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.json_schema import FramedJsonDecoder
 from schemas.codecs.string_codec import StringDecoder
+from schemas.codecs.wanted import Wanted
 from schemas.errors import DataError, UsageError
 from schemas.query import Query, Stream, Type
 from services.formats.records import Decoder, RecordDecoder, WholeKeys, as_record, key_stream, value_stream
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_files import read_schema
+from services.formats.schema_kinds import KINDS
 from services.formats.schema_registry import PATIENCE_S, SchemaRegistry
 from services.process.logs import get_log
 
@@ -44,50 +46,58 @@ class Decoders:
         patience_s: how long a decoder waits for a registry.
     """
 
-    files: Mapping[str, Avro] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
     access: RegistryAccess = field(default_factory=RegistryAccess)
     patience_s: float = PATIENCE_S
-    _registries: dict[str, SchemaRegistry] = field(default_factory=dict, init=False, repr=False)
+    _registries: dict[tuple[str, str], SchemaRegistry[Any]] = field(default_factory=dict, init=False, repr=False)
     _told: set[tuple[str, str, int]] = field(default_factory=set, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def of(self, stream: Stream) -> Decoder:
-        """The decoder of a stream's records.
+        """The decoder of a stream's values.
 
         Raises:
             UsageError: it is not known where their schemas are.
         """
         if (plain := _PLAIN.get(stream.format)) is not None:
             return plain(stream)
-        wanted = _wanted(stream)
-        if stream.schema is not None:
-            return AvroDecoder(stream, wanted, self.files[stream.schema])
-        return AvroDecoder(stream, wanted, self._logged(stream, "value"))
+        file = None if stream.schema is None else self.files[stream.schema]
+        if stream.format == "protobuf":
+            from schemas.protobuf.decoder import ProtobufDecoder  # not above: few need it
 
-    def _logged(self, stream: Stream, part: str) -> Callable[[int], Avro]:
+            of_file = None if file is None else file.named(stream.message)
+            return ProtobufDecoder(stream, wanted_of(stream), of_file or self._logged(stream, "value"))
+        return AvroDecoder(stream, wanted_of(stream), file or self._logged(stream, "value"))
+
+    def _logged(self, stream: Stream, part: str) -> Callable[[int], Any]:
         """What returns the schemas of a stream's values or keys by their numbers, and logs each."""
         schema_of = self._schemas_of(stream, part)
 
-        def told(number: int) -> Avro:
+        def logged(number: int) -> Any:
             schema = schema_of(number)
             if part == "key":
                 schema = as_record(schema, stream.fields[0].name)
             self._tell(stream, part, number, schema)
             return schema
 
-        return told
+        return logged
 
-    def _schemas_of(self, stream: Stream, part: str) -> Callable[[int], Avro]:
+    def _schemas_of(self, stream: Stream, part: str) -> Callable[[int], Any]:
         """What returns the schemas of a stream's values or keys by their numbers."""
         url = stream.registry or self.access.url
         if url is None:
-            file = ", or the one schema of all its records with schema = 'file.avsc'" if part == "value" else ""
+            file = ", or the one schema of all its records with schema = 'FILE'" if part == "value" else ""
             raise UsageError(
-                f"{stream} has {part}s in Avro: where are their schemas? Name the schema registry with --registry or "
-                f"registry = 'http://...'{file}"
+                f"{stream} has {part}s in {stream.format}: where are their schemas? Name the schema registry with "
+                f"--registry or registry = 'http://...'{file}"
             )
+        kind = KINDS[stream.format]
         with self._lock:
-            return self._registries.setdefault(url, SchemaRegistry(url, self.access, self.patience_s)).schema
+            found = self._registries.get((url, kind.name))
+            if found is None:
+                found = SchemaRegistry(url, self.access, kind, self.patience_s)
+                self._registries[url, kind.name] = found
+            return found.schema
 
     def records_of(self, stream: Stream) -> RecordDecoder:
         """The decoder of a stream's records in a topic, with the columns that are not in their values.
@@ -112,16 +122,20 @@ class Decoders:
             case "string" if keys.fields[0].type is not Type.STRING:
                 return CsvDecoder(keys)
             case "avro":
-                return AvroDecoder(keys, _wanted(keys), self._logged(keys, "key"))
+                return AvroDecoder(keys, wanted_of(keys), self._logged(keys, "key"))
         return self.of(keys)
 
-    def _tell(self, stream: Stream, part: str, number: int, schema: Avro) -> None:
+    def _tell(self, stream: Stream, part: str, number: int, schema: Any) -> None:
         """Log that a stream has values or keys of a schema, once, and whether it has the stream's columns."""
         with self._lock:
             if (stream.name, part, number) in self._told:
                 return
             self._told.add((stream.name, part, number))
-        if why := "; ".join(misfits(schema, _wanted(stream))):
+        try:
+            why = "; ".join(misfits_of(schema, stream))
+        except DataError as error:
+            why = str(error)
+        if why:
             LOG.warning("a schema does not fit its stream", stream=stream.name, part=part, schema=number, reason=why)
         else:
             LOG.info("new schema", stream=stream.name, part=part, schema=number, topic=stream.topic)
@@ -137,17 +151,31 @@ def make_decoders(query: Query, file: Path, access: RegistryAccess, patience_s: 
         DataError: a file is missing or broken, or does not have a declared column.
     """
     folder = file.parent if file.exists() else Path()
-    found: dict[str, Avro] = {}
+    found: dict[str, Any] = {}
     for stream in query.streams():
         if stream.schema is None:
             continue
         path = folder / stream.schema
         if stream.schema not in found:
-            found[stream.schema] = read_schema(path)
-        for reason in misfits(found[stream.schema], _wanted(value_stream(stream))):
+            found[stream.schema] = read_schema(path, stream.format)
+        for reason in misfits_of(found[stream.schema], value_stream(stream)):
             raise DataError(f"{path}: {stream} declares {reason}")
     return Decoders(found, access, patience_s)
 
 
-def _wanted(stream: Stream) -> tuple[Wanted, ...]:
+def misfits_of(schema: Any, stream: Stream) -> list[str]:
+    """Say which of a stream's columns records of a schema cannot have, and why; empty if all fits.
+
+    Raises:
+        DataError: the schema does not have the stream's message type.
+    """
+    if stream.format == "avro":
+        return misfits(schema, wanted_of(stream))
+    from schemas.protobuf import rules  # not above: few need it
+
+    return rules.misfits(schema.named(stream.message), wanted_of(stream))
+
+
+def wanted_of(stream: Stream) -> tuple[Wanted, ...]:
+    """What is read of each record of a stream."""
     return tuple(Wanted(one.name, one.place, one.type) for one in stream.fields)

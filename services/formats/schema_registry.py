@@ -13,15 +13,13 @@ import threading
 import time
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from schemas.avro.columns import columns_of
-from schemas.avro.schema import Avro, parse_avro
 from schemas.codecs.decoded import RecordError
-from schemas.codecs.json_schema import columns_of_json_schema
 from schemas.errors import BrokerError, DataError, UsageError
-from schemas.query import Field
+from schemas.query import Field, Stream
 from services.formats.registry_access import RegistryAccess
+from services.formats.schema_kinds import SchemaKind
 from services.process.logs import get_log
 
 if TYPE_CHECKING:
@@ -46,32 +44,35 @@ _TRY_AGAIN: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 LOG = get_log("schemas")
 
+T = TypeVar("T")
+
 
 class SchemaUnavailable(BrokerError):
     """The registry has not answered yet which schema a record has."""
 
 
-class SchemaRegistry:
-    """The Avro schemas of one registry. Safe to call from several threads.
+class SchemaRegistry(Generic[T]):
+    """The schemas of one registry, of one kind. Safe to call from several threads.
 
     Args:
         patience_s: how long `schema` waits for the answer to its first question about a number.
     """
 
-    def __init__(self, url: str, access: RegistryAccess, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, url: str, access: RegistryAccess, kind: SchemaKind[T], patience_s: float = PATIENCE_S) -> None:
         self.url = url
+        self._kind = kind
         self._access = access
         self._patience_s = patience_s
         self._lock = threading.Lock()
-        self._answers: dict[int, Future[Avro | str]] = {}
+        self._answers: dict[int, Future[T | _Missing]] = {}
         self._problem = ""
         self._next_grace = 0.0
 
-    def schema(self, number: int) -> Avro:
+    def schema(self, number: int) -> T:
         """Return the schema of a number.
 
         Raises:
-            RecordError: there is none, or it is no Avro schema.
+            RecordError: there is none, or it is of another kind.
             SchemaUnavailable: the registry has not answered yet.
         """
         with self._lock:
@@ -86,11 +87,11 @@ class SchemaRegistry:
         except TimeoutError:
             why = self._problem or "no answer yet"
             raise SchemaUnavailable(f"schema {number} of the registry {self.url} is unknown: {why}") from None
-        if isinstance(found, str):
-            raise RecordError(found)
+        if isinstance(found, _Missing):
+            raise RecordError(str(found))
         return found
 
-    def _ask(self, number: int, answer: Future[Avro | str]) -> None:
+    def _ask(self, number: int, answer: Future[T | _Missing]) -> None:
         """Ask until the registry has answered: a schema, or why a record cannot have it."""
         pause_s = PAUSE_S
         patient_until: float | None = None
@@ -102,10 +103,10 @@ class SchemaRegistry:
                 # A replica of a registry may learn of a schema a little later than who reads its records.
                 patient_until = self._grace() if patient_until is None else patient_until
                 if time.monotonic() >= patient_until:
-                    answer.set_result(str(error))
+                    answer.set_result(error)
                     break
             except DataError as error:
-                answer.set_result(str(error))
+                answer.set_result(_Missing(str(error)))
                 break
             except Exception as error:  # whatever the client and its HTTP library raise: the operator has to see it
                 self._note(" ".join(str(error).split()) or type(error).__name__)
@@ -133,12 +134,12 @@ class SchemaRegistry:
         else:
             LOG.info("the schema registry answers again", registry=self.url)
 
-    def _asked(self, number: int) -> Avro:
+    def _asked(self, number: int) -> T:
         """Ask once.
 
         Raises:
             _Missing: there is no such schema.
-            DataError: it is no Avro schema.
+            DataError: it is of another kind, or broken.
             Exception: the registry does not answer.
         """
         from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -147,7 +148,7 @@ class SchemaRegistry:
         # A client of its own: one for all would share a connection between threads.
         with SchemaRegistryClient(self._access.client_settings(self.url)) as client:
             try:
-                return _parsed(client, client.get_schema(number), number)
+                return _parsed(client, client.get_schema(number), number, self._kind)
             except SchemaRegistryError as error:
                 if error.error_code in (_NO_SUCH_SUBJECT, _NO_SUCH_VERSION, _NO_SUCH_SCHEMA):
                     raise _Missing(f"the registry has no schema {number}") from None
@@ -155,17 +156,16 @@ class SchemaRegistry:
 
 
 class _Missing(Exception):
-    """The registry answers that it has no such schema."""
+    """The registry answers that it has no such schema, or none that can be used."""
 
 
-def latest_columns(url: str, access: RegistryAccess, subject: str, kind: str) -> tuple[int, list[Field]] | None:
-    """Return the number of the latest schema of a subject, and its columns; None if there is none.
-
-    Args:
-        kind: the kind of schema that it must be: `AVRO` or `JSON`.
+def latest_columns(
+    url: str, access: RegistryAccess, subject: str, kind: SchemaKind[Any], stream: Stream
+) -> tuple[int, list[Field]] | None:
+    """Return the number of the latest schema of a subject, and the columns that a stream has by it; None without one.
 
     Raises:
-        DataError: it is another, or broken.
+        DataError: it is of another kind, or broken.
         BrokerError: the registry does not answer.
     """
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -175,10 +175,7 @@ def latest_columns(url: str, access: RegistryAccess, subject: str, kind: str) ->
         with SchemaRegistryClient(access.client_settings(url)) as client:
             latest = client.get_latest_version(subject)
             number = latest.schema_id or 0
-            if kind == "AVRO":
-                return number, columns_of(_parsed(client, latest.schema, number))
-            _check_kind(latest.schema, number, kind)
-            return number, columns_of_json_schema(latest.schema.schema_str or "")
+            return number, kind.columns(_parsed(client, latest.schema, number, kind), stream)
     except DataError:
         raise
     except SchemaRegistryError as error:
@@ -187,12 +184,6 @@ def latest_columns(url: str, access: RegistryAccess, subject: str, kind: str) ->
         raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
     except Exception as error:  # whatever the client's HTTP library raises
         raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
-
-
-def _check_kind(schema: Schema, number: int, kind: str) -> None:
-    """Raise DataError for a schema of another kind."""
-    if (found := schema.schema_type or "AVRO") != kind:
-        raise DataError(f"schema {number} of the registry is {found}, expected {kind}")
 
 
 def register_schema(url: str, access: RegistryAccess, subject: str, schema: str, kind: str) -> int:
@@ -229,24 +220,25 @@ def register_schema(url: str, access: RegistryAccess, subject: str, schema: str,
         raise BrokerError(f"the schema registry {url} does not answer: {error}") from None
 
 
-def _parsed(client: SchemaRegistryClient, schema: Schema, number: int) -> Avro:
+def _parsed(client: SchemaRegistryClient, schema: Schema, number: int, kind: SchemaKind[T]) -> T:
     """Parse a schema of a registry.
 
     Raises:
-        DataError: it is no Avro schema.
+        DataError: it is of another kind, or broken.
         Exception: the registry does not answer what the schema refers to.
     """
-    _check_kind(schema, number, "AVRO")
+    if (found := schema.schema_type or "AVRO") != kind.name:
+        raise DataError(f"schema {number} of the registry is {found}, expected {kind.name}")
     references = _referenced(client, schema)
     try:
-        return parse_avro(schema.schema_str or "", references)
+        return kind.parse(schema.schema_str or "", references)
     except DataError as error:
         raise DataError(f"schema {number} of the registry cannot be used: {error}") from None
 
 
-def _referenced(client: SchemaRegistryClient, schema: Schema) -> list[str]:
-    """The schemas that a schema refers to, each after those that it refers to itself."""
-    found: dict[tuple[str, int], str] = {}
+def _referenced(client: SchemaRegistryClient, schema: Schema) -> list[tuple[str, str]]:
+    """Names and texts of the schemas that a schema refers to, each after those that it refers to itself."""
+    found: dict[tuple[str, int], tuple[str, str]] = {}
 
     def add(one: Schema) -> None:
         for reference in one.references or []:
@@ -257,7 +249,7 @@ def _referenced(client: SchemaRegistryClient, schema: Schema) -> list[str]:
                 raise DataError(f"it refers to more than {_MAX_REFERENCES} other schemas")
             version = client.get_version(*at)
             add(version.schema)
-            found[at] = version.schema.schema_str or ""
+            found[at] = reference.name or "", version.schema.schema_str or ""
 
     add(schema)
     return list(found.values())

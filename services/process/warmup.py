@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
+from google.protobuf import descriptor_pb2
 
 import operators.kernels
 import schemas.codecs.kernels
@@ -51,7 +52,6 @@ from operators.state.side_state import SideState
 from operators.state.store import SourceStore
 from schemas.avro.decoder import AvroDecoder
 from schemas.avro.encoder import AvroValues
-from schemas.avro.rules import Wanted
 from schemas.avro.schema import parse_avro
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.codecs.csv_codec import CsvDecoder
@@ -59,10 +59,13 @@ from schemas.codecs.encode import encode_results, encode_tuples
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.parquet_codec import ParquetDecoder
 from schemas.codecs.results import FramedKeys, FramedValues, JsonKeys, JsonValues, ResultRecords, TextKeys
+from schemas.codecs.wanted import Wanted
 from schemas.columns import Batch
 from schemas.groups import query_group
 from schemas.language.program import parse_program
-from schemas.query import Program, Stream, Type
+from schemas.protobuf.decoder import ProtobufDecoder
+from schemas.protobuf.descriptors import parse_file
+from schemas.query import Field, Program, Stream, Type
 
 ROWS: Final = 600
 """Tuples per stream and run: rings grow, are compacted and wrap around."""
@@ -354,6 +357,7 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     batch = decoder.decode_lines(b"\n".join(lines)).batch
     decoder.decode_lines(encode_tuples(batch.slice(0, ROWS // 4)).data)
     _through_avro(stream, batch.slice(0, ROWS // 4))
+    _through_protobuf()
     names = [field.name for field in stream.fields]
     csv = CsvDecoder.with_header(stream, ",".join(names).encode(), "warm-up.csv")
     csv.decode_lines(
@@ -376,6 +380,22 @@ def _through_avro(stream: Stream, results: Batch) -> None:
     raw = b"".join(bytes(8 if field.type is Type.DOUBLE else 1) for field in stream.fields)
     AvroDecoder(stream, wanted, schema).decode_values([raw])
     AvroDecoder(stream, wanted, lambda _: schema).decode_values([bytes(5) + raw])
+
+
+def _through_protobuf() -> None:
+    """Decode one record in Protobuf, with and without a registry's frame."""
+    file = descriptor_pb2.FileDescriptorProto(name="warm_up.proto", syntax="proto3")
+    message = file.message_type.add(name="WarmUp")
+    kinds = {"k": "TYPE_INT64", "s": "TYPE_STRING"}
+    for number, (name, kind) in enumerate(kinds.items(), 1):
+        type = descriptor_pb2.FieldDescriptorProto.Type.Value(kind)
+        message.field.add(name=name, number=number, type=type)
+    schema = parse_file(file.SerializeToString())
+    fields = (Field("k", Type.BIGINT), Field("s", Type.STRING))
+    wanted = [Wanted(field.name, field.place, field.type) for field in fields]
+    stream, raw = Stream("warm_up", fields, "warm_up", "protobuf"), b"\x08\1\x12\1a"
+    ProtobufDecoder(stream, wanted, schema.named(None)).decode_values([raw], np.zeros(1, np.int64))
+    ProtobufDecoder(stream, wanted, lambda _: schema).decode_values([bytes(6) + raw], np.zeros(1, np.int64))
 
 
 def _run(program: Program, batches: dict[str, Batch], number: int, executor: str = "xjoin") -> None:

@@ -18,12 +18,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas.codecs.kernels.scan import DECODED, UNSURE, pack_span, scan_iso
+from schemas.codecs.kernels.scan import DECODED, UNSURE, is_text, pack_span, scan_iso
 from schemas.columns import I64, U8, Mask
 from schemas.compiled import compiled
-
-PADDING: Final = 16
-"""Bytes needed behind the last record: no instruction reads further than this before it is checked."""
 
 MAX_DEPTH: Final = 16
 """The most arrays and maps within each other."""
@@ -80,42 +77,6 @@ def _long(data: U8, p: int) -> tuple[int, np.int64]:
 def _is_int(value: np.int64) -> bool:
     """Whether a number has 32 bits."""
     return bool(np.int64(-2147483648) <= value <= np.int64(2147483647))
-
-
-@compiled
-def _is_text(data: U8, p: int, end: int) -> bool:
-    """Whether the bytes are valid UTF-8."""
-    while p < end:
-        c = np.int64(data[p])
-        p += 1
-        if c < 0x80:
-            continue
-        least, more = 0x80, 0
-        most = 0xBF
-        if 0xC2 <= c <= 0xDF:
-            more = 1
-        elif 0xE0 <= c <= 0xEF:
-            more = 2
-            if c == 0xE0:
-                least = 0xA0
-            elif c == 0xED:
-                most = 0x9F
-        elif 0xF0 <= c <= 0xF4:
-            more = 3
-            if c == 0xF0:
-                least = 0x90
-            elif c == 0xF4:
-                most = 0x8F
-        if more == 0 or p + more > end:
-            return False
-        d = np.int64(data[p])
-        if d < least or d > most:
-            return False
-        for k in range(1, more):
-            if np.int64(data[p + k]) & 0xC0 != 0x80:
-                return False
-        p += more
-    return True
 
 
 @compiled
@@ -186,7 +147,7 @@ def decode_avro(
                 wide = np.uint8(0)
                 for k in range(p, p + length):
                     wide |= data[k]
-                if wide >= 0x80 and not _is_text(data, p, p + length):
+                if wide >= 0x80 and not is_text(data, p, p + length):
                     break
                 p += length
             elif code == DOUBLE:

@@ -254,6 +254,42 @@ def pack_span(start: int, length: int, escaped: bool) -> int:
 
 
 @compiled
+def is_text(data: U8, p: int, end: int) -> bool:
+    """Whether the bytes are valid UTF-8."""
+    while p < end:
+        c = np.int64(data[p])
+        p += 1
+        if c < 0x80:
+            continue
+        least, more = 0x80, 0
+        most = 0xBF
+        if 0xC2 <= c <= 0xDF:
+            more = 1
+        elif 0xE0 <= c <= 0xEF:
+            more = 2
+            if c == 0xE0:
+                least = 0xA0
+            elif c == 0xED:
+                most = 0x9F
+        elif 0xF0 <= c <= 0xF4:
+            more = 3
+            if c == 0xF0:
+                least = 0x90
+            elif c == 0xF4:
+                most = 0x8F
+        if more == 0 or p + more > end:
+            return False
+        d = np.int64(data[p])
+        if d < least or d > most:
+            return False
+        for k in range(1, more):
+            if np.int64(data[p + k]) & 0xC0 != 0x80:
+                return False
+        p += more
+    return True
+
+
+@compiled
 def _hex4(data: U8, p: int) -> int:
     """Four hexadecimal digits at `p`, or -1."""
     value = 0

@@ -37,9 +37,10 @@ def inspect(
     from services.formats.decoders import Decoders
     from services.formats.proposal import propose
     from services.formats.sampling import sample_of
+    from services.formats.schema_kinds import AVRO
     from services.formats.schema_registry import SchemaRegistry
 
-    registry = None if access.url is None else SchemaRegistry(access.url, access, REGISTRY_S)
+    registry = None if access.url is None else SchemaRegistry(access.url, access, AVRO, REGISTRY_S)
     with Console(stderr=True).status(f"reading {topic}"):
         sample = sample_of(clients, topic, records)
         text = propose(sample, Decoders(access=access, patience_s=REGISTRY_S), registry)

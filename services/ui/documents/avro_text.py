@@ -5,10 +5,12 @@ from __future__ import annotations
 import orjson
 
 from schemas.avro.columns import columns_of
-from schemas.avro.rules import AvroRules, Wanted
+from schemas.avro.rules import AvroRules
 from schemas.codecs.decoded import RecordError
+from schemas.codecs.wanted import Wanted
 from schemas.errors import DataError
 from services.formats.registry_access import RegistryAccess
+from services.formats.schema_kinds import AVRO
 from services.formats.schema_registry import SchemaRegistry, SchemaUnavailable
 
 PATIENCE_S = 1.0
@@ -22,7 +24,7 @@ class AvroText:
     """Shows the results of a query, whose schemas are in a registry."""
 
     def __init__(self, url: str, access: RegistryAccess) -> None:
-        self._registry = SchemaRegistry(url, access, PATIENCE_S)
+        self._registry = SchemaRegistry(url, access, AVRO, PATIENCE_S)
         self._known: dict[int, tuple[list[str], AvroRules]] = {}
 
     def __call__(self, raw: bytes) -> bytes:

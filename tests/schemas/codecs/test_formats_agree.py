@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.avro.decoder import AvroDecoder
-from schemas.avro.rules import Wanted
 from schemas.avro.schema import parse_avro
 from schemas.codecs.csv_codec import CsvDecoder
 from schemas.codecs.json_codec import JsonDecoder
+from schemas.codecs.wanted import Wanted
 from schemas.query import Field, Stream, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS
 from tests.profiles import examples

@@ -43,7 +43,7 @@ def test_a_topic_may_be_called_with() -> None:
     [
         ("format = 'xml'", "option 'format' is one of json, json-schema, avro", 2),
         ("format = 'avro', registry = 'r:8081'", "option 'registry' is the URL of a schema registry", 2),
-        ("registry = 'http://r'", "is for format = 'avro' and format = 'json-schema'; the format here is 'json'", 2),
+        ("registry = 'http://r'", "and format = 'protobuf'; the format here is 'json'", 2),
         ("subject = 'topic'", "option 'subject' is for format = 'avro'", 2),
         ("format = 'avro', subject = 'name'", "option 'subject' is one of topic, record, topic-record", 2),
         ("format = 'avro', record = '1a'", "option 'record' is a name in Avro", 2),

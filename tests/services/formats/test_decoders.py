@@ -84,5 +84,5 @@ def test_avro_needs_to_know_where_schemas_are() -> None:
     bound = parse_program(
         "CREATE STREAM orders (id BIGINT, at TIMESTAMP) WITH (format = 'avro'); SELECT * FROM orders O [RANGE 1 HOUR]"
     ).queries[0]
-    with pytest.raises(UsageError, match=r"has values in Avro: where are their schemas.*--registry"):
+    with pytest.raises(UsageError, match=r"has values in avro: where are their schemas.*--registry"):
         Decoders().of(bound.streams()[0])

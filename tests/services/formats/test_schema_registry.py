@@ -11,17 +11,19 @@ from confluent_kafka.schema_registry import Schema, SchemaReference
 
 from schemas.avro.schema import Avro
 from schemas.codecs.decoded import RecordError
+from schemas.query import Stream
 from services.broker.background import free_port
 from services.formats import schema_registry
 from services.formats.registry_access import RegistryAccess
-from services.formats.schema_registry import SchemaRegistry, SchemaUnavailable
+from services.formats.schema_kinds import AVRO, PROTOBUF
+from services.formats.schema_registry import SchemaRegistry, SchemaUnavailable, latest_columns
 from tests.registry_fixture import RestartableRegistry, client_of
 from tests.worker_harness import wait_for
 
 RECORD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
 
 
-def answer(registry: SchemaRegistry, number: int) -> Callable[[], Avro | None]:
+def answer(registry: SchemaRegistry[Avro], number: int) -> Callable[[], Avro | None]:
     def ask() -> Avro | None:
         try:
             return registry.schema(number)
@@ -33,7 +35,7 @@ def answer(registry: SchemaRegistry, number: int) -> Callable[[], Avro | None]:
 
 @pytest.mark.kafka
 def test_schemas_are_found_by_their_numbers(registry: str) -> None:
-    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), 30.0)
+    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), AVRO, 30.0)
     number = client.register_schema(f"s-{uuid.uuid4()}", Schema(RECORD, "AVRO"))
     assert [field.name for field in own.schema(number).fields] == ["a"]
     assert own.schema(number) is own.schema(number)
@@ -43,7 +45,7 @@ def test_schemas_are_found_by_their_numbers(registry: str) -> None:
 
 @pytest.mark.kafka
 def test_a_schema_may_refer_to_others(registry: str) -> None:
-    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), 30.0)
+    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), AVRO, 30.0)
     inner, outer = (f"s-{uuid.uuid4()}" for _ in range(2))
     client.register_schema(inner, Schema(RECORD, "AVRO"))
     holder = {"type": "record", "name": "H", "fields": [{"name": "r", "type": "R"}, {"name": "s", "type": "R"}]}
@@ -55,7 +57,7 @@ def test_a_schema_may_refer_to_others(registry: str) -> None:
 
 @pytest.mark.kafka
 def test_what_is_no_avro_schema_is_the_records_fault(registry: str) -> None:
-    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), 30.0)
+    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), AVRO, 30.0)
     number = client.register_schema(f"s-{uuid.uuid4()}", Schema('syntax = "proto3"; message M {}', "PROTOBUF"))
     for _ in range(2):
         with pytest.raises(RecordError, match=f"schema {number} of the registry is PROTOBUF, expected AVRO"):
@@ -67,7 +69,7 @@ def test_what_is_no_avro_schema_is_the_records_fault(registry: str) -> None:
 @pytest.mark.kafka
 def test_another_server_at_the_address_is_no_registry(registry: str) -> None:
     """What it answers is not taken for the answer that a schema does not exist."""
-    own = SchemaRegistry(registry + "/nothing/here", RegistryAccess(), 5.0)
+    own = SchemaRegistry(registry + "/nothing/here", RegistryAccess(), AVRO, 5.0)
     with pytest.raises(SchemaUnavailable, match=r"schema 1 of the registry .*/nothing/here is unknown"):
         own.schema(1)
 
@@ -86,7 +88,7 @@ def test_a_schema_that_comes_a_little_late_is_no_missing_one(registry: str, monk
         return False
 
     monkeypatch.setattr(schema_registry, "GRACE_S", 30.0)
-    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), 0.2)
+    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), AVRO, 0.2)
     new, late = ({**json.loads(RECORD), "name": f"R{uuid.uuid4().hex}"} for _ in range(2))
     last = client.register_schema(f"s-{uuid.uuid4()}", Schema(json.dumps(new), "AVRO"))
     with pytest.raises(SchemaUnavailable):
@@ -102,7 +104,7 @@ def test_a_registry_that_is_away_is_asked_until_it_answers(restartable_registry:
     client = client_of(restartable_registry.url)
     number = client.register_schema("s", Schema(RECORD, "AVRO"))
     restartable_registry.kill()
-    own = SchemaRegistry(restartable_registry.url, RegistryAccess(), 0.5)
+    own = SchemaRegistry(restartable_registry.url, RegistryAccess(), AVRO, 0.5)
     with pytest.raises(SchemaUnavailable, match=f"schema {number} of the registry {restartable_registry.url}"):
         own.schema(number)
     restartable_registry.start()
@@ -113,7 +115,7 @@ def test_a_registry_that_is_away_is_asked_until_it_answers(restartable_registry:
 
 
 def test_nobody_listens() -> None:
-    own = SchemaRegistry(f"http://127.0.0.1:{free_port()}", RegistryAccess(), 5.0)
+    own = SchemaRegistry(f"http://127.0.0.1:{free_port()}", RegistryAccess(), AVRO, 5.0)
     with pytest.raises(SchemaUnavailable, match="Connection refused"):
         own.schema(1)
 
@@ -141,3 +143,30 @@ def test_credentials_reach_the_client_and_no_log() -> None:
     token = RegistryAccess("http://r", token="hidden")
     assert token.client_settings("http://r")["bearer.auth.token"] == "hidden"
     assert "hidden" not in repr(token)
+
+
+BASE = """
+syntax = "proto3"; package base;
+message Address { string city = 1; }
+"""
+ORDER = """
+syntax = "proto3"; package shop;
+import "google/protobuf/timestamp.proto"; import "base.proto";
+message Order { int64 id = 1; base.Address address = 2; google.protobuf.Timestamp at = 3; }
+"""
+
+
+@pytest.mark.kafka
+def test_schemas_of_protobuf_are_texts_there(registry: str) -> None:
+    """They may import others, and Google's own."""
+    client, own = client_of(registry), SchemaRegistry(registry, RegistryAccess(), PROTOBUF, 30.0)
+    base, order = (f"s-{uuid.uuid4()}" for _ in range(2))
+    client.register_schema(base, Schema(BASE, "PROTOBUF"))
+    number = client.register_schema(order, Schema(ORDER, "PROTOBUF", [SchemaReference("base.proto", base, 1)]))
+    found = own.schema(number).named("shop.Order")
+    assert [field.name for field in found.fields] == ["id", "address", "at"]
+    assert found.fields_by_name["address"].message_type.full_name == "base.Address"
+    stream = Stream("s", (), order, "protobuf", "at")
+    latest = latest_columns(registry, RegistryAccess(), order, PROTOBUF, stream)
+    assert latest is not None
+    assert [column.name for column in latest[1]] == ["id", "address_city", "at"]

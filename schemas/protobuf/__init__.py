@@ -1,0 +1,1 @@
+"""Records in Protobuf: schemas, the columns that a schema has, and decoding. Entry: `schemas.protobuf.decoder`."""
