@@ -420,7 +420,7 @@ class Subtraction:
     on: tuple[Expr, ...]
 
 
-WITH_SCHEMA = ("avro", "json-schema")
+WITH_SCHEMA = ("avro", "json-schema", "protobuf")
 """The formats whose records name a schema of a registry."""
 
 
@@ -429,12 +429,12 @@ class ResultFormat:
     """How results are written as records (`INSERT INTO 'topic' WITH (...)`).
 
     Attributes:
-        format: `json`, `json-schema` or `avro`.
+        format: `json`, `json-schema`, `avro` or `protobuf`.
         registry: the URL of the schema registry; None for the worker's.
         subject: what the registry knows the schema by: the `topic`, the `record`'s name, or both (`topic-record`).
         record: the full name of the record in the schema; None for one made of the topic's name.
         key: outputs of which a record's key is made, which decides its partition. Aggregates have keys without it.
-        key_format: `string`, `json`, `json-schema` or `avro`; None without `key`.
+        key_format: `string`, `json`, `json-schema`, `avro` or `protobuf`; None without `key`.
     """
 
     format: str = "json"

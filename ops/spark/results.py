@@ -49,7 +49,8 @@ def result_stream(query: Query, written: ResultFormat = JSON) -> Stream:
     Args:
         written: how they are written.
     """
-    paths = [(field_name(name),) if written.format == "avro" else () for _, name, _ in result_columns(query)]
+    renamed = written.format in ("avro", "protobuf")
+    paths = [(field_name(name),) if renamed else () for _, name, _ in result_columns(query)]
     fields = [Field(name, kind, path) for (_, name, kind), path in zip(result_columns(query), paths, strict=True)]
     fields.append(Field(TIMESTAMP_KEY, Type.TIMESTAMP))
     topic = query.sink or query.name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from schemas.codecs.kernels.avro_writer import (
     write_same,
     write_texts,
 )
+from schemas.codecs.results import read_only
 from schemas.columns import I64, Batch, Column
 from schemas.query import Type
 
@@ -108,29 +109,21 @@ def _encode(
 
 def _add_sizes(column: Column, nullable: bool, sizes: I64) -> None:
     if column.type is Type.STRING:
-        add_text_sizes(_read_only(column.offsets), _read_only(column.mask()), nullable, sizes)
+        add_text_sizes(read_only(column.offsets), read_only(column.mask()), nullable, sizes)
     elif column.type in (Type.BIGINT, Type.TIMESTAMP):
-        add_long_sizes(_read_only(column.values), _read_only(column.mask()), nullable, sizes)
+        add_long_sizes(read_only(column.values), read_only(column.mask()), nullable, sizes)
     else:
         sizes += column.mask() * (8 if column.type is Type.DOUBLE else 1) + nullable
 
 
 def _write(column: Column, nullable: bool, out: npt.NDArray[np.uint8], at: I64) -> None:
-    valid, values = _read_only(column.mask()), _read_only(column.values)
+    valid, values = read_only(column.mask()), read_only(column.values)
     match column.type:
         case Type.STRING:
-            write_texts(values, _read_only(column.offsets), valid, nullable, out, at)
+            write_texts(values, read_only(column.offsets), valid, nullable, out, at)
         case Type.DOUBLE:
-            write_doubles(_read_only(values.view(np.int64)), valid, nullable, out, at)
+            write_doubles(read_only(values.view(np.int64)), valid, nullable, out, at)
         case Type.BOOLEAN:
             write_booleans(values, valid, nullable, out, at)
         case _:
             write_longs(values, valid, nullable, out, at)
-
-
-def _read_only(array: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-    """The array as all kernels here get it, so that each is compiled once: contiguous, and not to be written to."""
-    assert array is not None
-    made = np.ascontiguousarray(array).view()
-    made.flags.writeable = False
-    return made

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from schemas.codecs.encode import Encoded, encode_columns, encode_results
@@ -149,3 +150,11 @@ def _hashes(keys: Encoded) -> I64:
     hashes = np.zeros(len(keys.offsets) - 1, np.int64)
     key_hashes(np.frombuffer(keys.data, np.uint8), np.ascontiguousarray(keys.offsets), hashes)
     return hashes
+
+
+def read_only(array: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    """The array as kernels that write records get it, so that each is compiled once: contiguous, and read-only."""
+    assert array is not None
+    made = np.ascontiguousarray(array).view()
+    made.flags.writeable = False
+    return made

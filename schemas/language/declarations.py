@@ -21,20 +21,11 @@ from schemas.paths import parse_path
 from schemas.query import METADATA, VALUE, WITH_SCHEMA, Field, Output, Path, ResultFormat, Stream, Table, Type, type_of
 
 FORMATS = ("json", "json-schema", "avro", "protobuf", "csv", "string")
-KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro")
+KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro", "protobuf")
 TABLE_FORMATS = ("json", "csv", "parquet")
-RESULT_FORMATS = ("json", "json-schema", "avro")
-RESULT_KEY_FORMATS = ("string", "json", "json-schema", "avro")
+RESULT_FORMATS = ("json", *WITH_SCHEMA)
+RESULT_KEY_FORMATS = ("string", "json", *WITH_SCHEMA)
 SUBJECTS = ("topic", "record", "topic-record")
-_FORMATS_OF = {
-    "schema": ("avro", "protobuf"),
-    "registry": (*WITH_SCHEMA, "protobuf"),
-    "subject": WITH_SCHEMA,
-    "record": WITH_SCHEMA,
-}
-"""The formats for which options about schemas are."""
-
-
 _TABLE_OPTIONS = {
     "path": "path = 'rooms.csv'",
     "format": "format = 'csv'",
@@ -119,7 +110,7 @@ def undeclared(node: Tree[Token], text: QueryText) -> Stream | None:
     format = options.format(FORMATS) or FORMATS[0]
     schema, registry = options.schema(format, options.format(KEY_FORMATS, "key_format"))
     timestamp = options.column("timestamp")
-    if format not in (*WITH_SCHEMA, "protobuf"):
+    if format not in WITH_SCHEMA:
         raise text.error(f"stream {name!r} needs a list of its columns: format {format!r} has no schema", name_token)
     if timestamp is None:
         raise text.error(
@@ -328,7 +319,7 @@ class _Options:
         return self._of_schemas("record", record, format)
 
     def _of_schemas(self, key: str, given: str | None, format: str | None) -> str | None:
-        formats = _FORMATS_OF[key]
+        formats = ("avro", "protobuf") if key == "schema" else WITH_SCHEMA
         listed = " and ".join(f"format = {one!r}" for one in formats)
         if given is not None and format not in formats:
             raise self._refused(key, f"is for {listed}; the format here is {format!r}")

@@ -22,6 +22,7 @@ from schemas.codecs.results import (
 )
 from schemas.columns import OP_KEY, Batch
 from schemas.errors import InvariantError, UsageError
+from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
 from schemas.query import Query, ResultFormat, Type, type_of
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_registry import register_schema
@@ -56,9 +57,9 @@ class Encoders:
         if not query.result_format.has_schema:
             return
         self._url(query)
-        if _key_format(query) == "avro" and (same := same_field(_key(query)[0])):
+        if _key_format(query) in ("avro", "protobuf") and (same := same_field(_key(query)[0])):
             raise UsageError(
-                f"the keys of results in Avro would have one field for {same[0]!r} and {same[1]!r}; "
+                f"the keys of results would have one field for {same[0]!r} and {same[1]!r}; "
                 f"give one another name with AS"
             )
 
@@ -102,6 +103,8 @@ class Encoders:
             case "json-schema":
                 number = self._register(query, "value", record, value_json_schema(query, record), "JSON")
                 return FramedValues(number, JsonValues())
+            case "protobuf":
+                return ProtobufValues(self._register(query, "value", record, value_proto(query, record), "PROTOBUF"))
         return AvroValues(self._register(query, "value", record, value_schema(query, record)), has_phase(query))
 
     def _keys(self, query: Query) -> KeyEncoder | None:
@@ -114,6 +117,9 @@ class Encoders:
             case "json-schema":
                 number = self._register(query, "key", record, key_json_schema(names, types, record), "JSON")
                 return FramedKeys(number, JsonKeys(tuple(names)))
+            case "protobuf":
+                schema = key_proto(names, types, record)
+                return ProtobufKeys(self._register(query, "key", record, schema, "PROTOBUF"))
             case "avro":
                 return AvroKeys(self._register(query, "key", record, key_schema(names, types, record)))
         return None

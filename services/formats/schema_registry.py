@@ -191,7 +191,7 @@ def register_schema(url: str, access: RegistryAccess, subject: str, schema: str,
     to write.
 
     Args:
-        kind: of the schema: `AVRO` or `JSON`.
+        kind: of the schema: `AVRO`, `JSON` or `PROTOBUF`.
 
     Raises:
         UsageError: the registry refuses it; says why.

@@ -65,6 +65,7 @@ from schemas.groups import query_group
 from schemas.language.program import parse_program
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.descriptors import parse_file
+from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues
 from schemas.query import Field, Program, Stream, Type
 
 ROWS: Final = 600
@@ -372,6 +373,7 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
 def _through_avro(stream: Stream, results: Batch) -> None:
     """Decode one record in Avro, with and without a registry's frame, and encode some."""
     ResultRecords(AvroValues(1, phase=True), TextKeys(), ("s",)).encode(results)
+    ResultRecords(ProtobufValues(1), ProtobufKeys(1), ("s",)).encode(results)
     ResultRecords(FramedValues(1, JsonValues()), FramedKeys(1, JsonKeys(("s",))), ("s",)).encode(results)
     kinds = {Type.BIGINT: "long", Type.DOUBLE: "double", Type.STRING: "string", Type.BOOLEAN: "boolean"}
     fields = [{"name": field.name, "type": kinds.get(field.type, "long")} for field in stream.fields]

@@ -59,7 +59,7 @@ def test_the_event_time() -> None:
         ("a STRING FROM '_headers.b.c'", "", "column 'a' is one header of a record"),
         ("a STRING KEY FROM '_key'", "", "'_key' is not a part of the key; leave KEY out"),
         ("a BIGINT", "key_format = 'json'", "option 'key_format' is for columns in the record's key: id BIGINT KEY"),
-        ("a BIGINT KEY", "key_format = 'xml'", "option 'key_format' is one of string, json, json-schema, csv, avro"),
+        ("a BIGINT KEY", "key_format = 'xml'", "option 'key_format' is one of string, json, json-schema, csv"),
         ("a BIGINT KEY, b BIGINT KEY", "key_format = 'string'", "takes a whole key as a column, and there are 2"),
         ("a BIGINT KEY FROM 'b'", "key_format = 'csv'", "has no names, so FROM of column 'a' means nothing"),
         ("a BIGINT KEY, b BIGINT", "timestamp = 'a'", "takes a column of the record's value, or its own time FROM"),

@@ -41,7 +41,7 @@ def test_a_topic_may_be_called_with() -> None:
 @pytest.mark.parametrize(
     ("options", "message", "line"),
     [
-        ("format = 'xml'", "option 'format' is one of json, json-schema, avro", 2),
+        ("format = 'xml'", "option 'format' is one of json, avro, json-schema, protobuf", 2),
         ("format = 'avro', registry = 'r:8081'", "option 'registry' is the URL of a schema registry", 2),
         ("registry = 'http://r'", "and format = 'protobuf'; the format here is 'json'", 2),
         ("subject = 'topic'", "option 'subject' is for format = 'avro'", 2),
@@ -61,7 +61,7 @@ def test_wrong_options(options: str, message: str, line: int) -> None:
 
 
 def test_outputs_that_would_be_one_field() -> None:
-    message = "in Avro 'a.k' and 'a_k' would be one field; rename one with AS"
+    message = "in avro 'a.k' and 'a_k' would be one field; rename one with AS"
     with pytest.raises(QueryError, match=message):
         bound("INSERT INTO 'x' WITH (format = 'avro')", "a.k, a.a_k AS a_k")
     assert bound("INSERT INTO 'x'", "a.k, a.a_k AS a_k").outputs
@@ -92,7 +92,7 @@ def test_keys_of_results(insert: str, outputs: str, key: tuple[str, ...], format
         ("INSERT INTO 'x' KEY (q)", "a.k AS mm", "none is called 'q'; it has mm"),
         ("INSERT INTO 'x' KEY (k, k)", "a.k AS k", "KEY names 'k' twice"),
         ("INSERT INTO 'x' WITH (key_format = 'json')", "a.k", "is for results with a key: INSERT INTO 'topic'"),
-        ("INSERT INTO 'x' KEY (k) WITH (key_format = 'csv')", "a.k AS k", "is one of string, json, json-schema, avro"),
+        ("INSERT INTO 'x' KEY (k) WITH (key_format = 'csv')", "a.k AS k", "is one of string, json, avro, json-schema"),
         ("INSERT INTO 'x' KEY (k, z) WITH (key_format = 'string')", "a.k AS k, a.a_k AS z", "takes one output"),
         ("INSERT INTO 'x' KEY (k) WITH (key_format = 'string')", "a.k / 2.0 AS k", "which is no DOUBLE"),
     ],

@@ -13,7 +13,10 @@ from confluent_kafka.schema_registry import Schema
 from google.protobuf import descriptor_pb2, text_format
 from google.protobuf.message_factory import GetMessageClass
 
-from schemas.protobuf.descriptors import parse_file
+from schemas.protobuf.descriptors import ProtobufSchema, parse_file
+from services.formats.registry_access import RegistryAccess
+from services.formats.schema_kinds import PROTOBUF
+from services.formats.schema_registry import SchemaRegistry
 from tests.broker_fixture import Topics
 from tests.registry_fixture import client_of
 from tests.worker_harness import FAR, Case, Feed, Reader, Row, Workers, assert_exact
@@ -126,6 +129,46 @@ def test_by_a_registry(declared: bool, topics: Topics, tmp_path: Path, workers: 
     assert reasons[1] == "the schema has no message type at [8]"
     assert reasons[2].startswith("broken Protobuf")
     assert worker.stop() == 0
+
+
+def test_results(topics: Topics, tmp_path: Path, workers: Workers, registry: str) -> None:
+    """A consumer that has the registered schema reads them, through a kill -9."""
+    text = DECLARED.replace("INSERT INTO '{sink}'", f"INSERT INTO '{{sink}}' KEY (k) WITH ({RESULTS.format(registry)})")
+    text = text.replace("format = 'protobuf', timestamp", FILE)
+    case = Case.make(topics, tmp_path, text)
+    (tmp_path / "l.desc").write_bytes(descriptor_pb2.FileDescriptorSet(file=[first_file()]).SerializeToString())
+    worker = workers.start(case).wait_running()
+    run(case, Feed(case), writer())
+    registered = SchemaRegistry(registry, RegistryAccess(), PROTOBUF, 30.0)
+    values, keys = (message_of(registered, registry, f"{case.sink}-{part}") for part in ("value", "key"))
+    reader = Reader(case.bootstrap, case.sink, decode=values)
+    reader.wait_for_count(1, worker.alive)
+    worker.kill()
+    worker = workers.start(case).wait_running()
+    assert_exact(case, reader, worker)
+    assert all(keys(one.key or b"") == {"k": values(one.value or b"")["k"]} for one in reader.records)
+    assert worker.stop() == 0
+
+
+FILE = "format = 'protobuf', schema = 'l.desc', message = 'p.L', timestamp"
+RESULTS = "format = 'protobuf', key_format = 'protobuf', registry = '{}'"
+
+
+def message_of(registered: SchemaRegistry[ProtobufSchema], url: str, subject: str) -> Callable[[bytes], Row]:
+    """What reads the records whose schema is the latest of a subject."""
+    number = client_of(url).get_latest_version(subject).schema_id or 0
+    made = GetMessageClass(registered.schema(number).named(None))
+
+    def row(raw: bytes) -> Row:
+        assert raw[:6] == b"\0" + number.to_bytes(4, "big") + b"\0"
+        message: Any = made.FromString(raw[6:])
+        fields = [one for one in made.DESCRIPTOR.fields if one.name != "_phase" or message.HasField("_phase")]
+        found = {one.name: getattr(message, one.name) if message.HasField(one.name) else None for one in fields}
+        if "_ts" in found:
+            found["_ts"] = message._ts.ToMilliseconds()
+        return found
+
+    return row
 
 
 def test_one_schema_in_a_file(topics: Topics, tmp_path: Path, workers: Workers) -> None:
