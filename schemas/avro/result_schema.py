@@ -33,6 +33,7 @@ _TYPES: Final[dict[Type, Any]] = {
     Type.TIMESTAMP: _TIMESTAMP,
 }
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")
+_AFTER: Final = re.compile(r"_+([A-Za-z0-9]?)")
 _FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -80,11 +81,16 @@ def field_name(name: str) -> str:
     return f"_{made}" if made[:1].isdigit() or not made else made
 
 
-def same_field(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two names that would become one field of Avro; None if there are none."""
-    taken = {name: name for name in (TIMESTAMP_FIELD, PHASE_FIELD, OP_FIELD)}
-    for name in names:
-        other = taken.setdefault(field_name(name), name)
+def same_field(names: Iterable[str], *, as_json: bool = False) -> tuple[str, str] | None:
+    """Two names that would become one field of Avro; None if there are none.
+
+    Args:
+        as_json: whether names must also differ in the form that Protobuf gives them in JSON: `room_id` as `roomId`.
+    """
+    taken: dict[str, str] = {}
+    for name in (TIMESTAMP_FIELD, PHASE_FIELD, OP_FIELD, *names):
+        made = field_name(name)
+        other = taken.setdefault(_AFTER.sub(lambda found: found[1].upper(), made) if as_json else made, name)
         if other != name:
             return other, name
     return None

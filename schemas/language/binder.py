@@ -124,9 +124,11 @@ def _bind_query(
     sink = _bind_sink(topic_node, sources, text)
     key = _bind_key(key_node, outputs, aggregation is not None, text)
     result_format = bind_result_format(options_node, key, text)
-    if result_format.format in ("avro", "protobuf") and (same := same_field(output.name for output in outputs)):
-        message = f"in {result_format.format} {same[0]!r} and {same[1]!r} would be one field; rename one with AS"
-        raise text.error(message, items_node)
+    if result_format.format in ("avro", "protobuf"):
+        same = same_field((output.name for output in outputs), as_json=result_format.format == "protobuf")
+        if same is not None:
+            message = f"in {result_format.format} {same[0]!r} and {same[1]!r} would be one field; rename one with AS"
+            raise text.error(message, items_node)
     name = sink or "results"
     if name in names:
         place = topic_node if topic_node is not None else items_node

@@ -13,6 +13,8 @@ from schemas.protobuf.rules import TIMESTAMP, WRAPPERS, F
 from schemas.query import Field, Path, Type
 
 MAX_COLUMNS = 10_000
+MAX_FIELDS = 100_000
+MAX_NESTING = 50
 
 _TYPES = {
     F.CPPTYPE_INT32: Type.BIGINT,
@@ -31,26 +33,31 @@ def columns_of(descriptor: Descriptor) -> list[Field]:
     """Return the columns in the order of the fields. Of columns of one name the first counts.
 
     Raises:
-        DataError: there are more than MAX_COLUMNS.
+        DataError: there are too many.
     """
     found: dict[str, Field] = {}
-    _add(descriptor, (), (), found)
+    visited = 0
+
+    def add(descriptor: Descriptor, path: Path, around: tuple[str, ...]) -> None:
+        nonlocal visited
+        if descriptor.full_name in around:  # a message may contain itself
+            return
+        for field in descriptor.fields:
+            visited += 1
+            if visited > MAX_FIELDS or len(path) > MAX_NESTING:
+                raise DataError("the schema has too many fields within each other; declare the columns")
+            place = (*path, field.name)
+            type = _type_of(field)
+            if type is not None:
+                name = "_".join(map(str, place))
+                if len(found) >= MAX_COLUMNS:
+                    raise DataError(f"the schema has more than {MAX_COLUMNS} columns; declare those that are needed")
+                found.setdefault(name, Field(name, type, place if len(place) > 1 else ()))
+            elif field.type == F.TYPE_MESSAGE and not field.is_repeated:
+                add(field.message_type, place, (*around, descriptor.full_name))
+
+    add(descriptor, (), ())
     return list(found.values())
-
-
-def _add(descriptor: Descriptor, path: Path, around: tuple[str, ...], found: dict[str, Field]) -> None:
-    if descriptor.full_name in around:  # a message may contain itself
-        return
-    for field in descriptor.fields:
-        place = (*path, field.name)
-        type = _type_of(field)
-        if type is not None:
-            name = "_".join(map(str, place))
-            if len(found) >= MAX_COLUMNS:
-                raise DataError(f"the schema has more than {MAX_COLUMNS} columns; declare those that are needed")
-            found.setdefault(name, Field(name, type, place if len(place) > 1 else ()))
-        elif field.type == F.TYPE_MESSAGE and not field.is_repeated:
-            _add(field.message_type, place, (*around, descriptor.full_name), found)
 
 
 def _type_of(field: FieldDescriptor) -> Type | None:

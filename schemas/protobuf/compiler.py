@@ -1,18 +1,25 @@
-"""Compiles `.proto` texts with protoc, as `grpcio-tools` brings it."""
+"""Compiles `.proto` texts with protoc, as `grpcio-tools` brings it.
+
+Texts come from registries. So protoc runs in a process of its own, which looks for no Python modules near the files,
+and only files with plain names that end in `.proto` are written for it.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from schemas.errors import DataError
-from schemas.protobuf.descriptors import MAIN, ProtobufSchema, parse_set
+from schemas.protobuf.descriptors import ProtobufSchema, own_name, parse_set
 
 DEADLINE_S: Final = 30.0
+
+_FILE: Final = re.compile(r"(?=.{1,200}\Z)([A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-][A-Za-z0-9_.-]*\.proto")
 
 
 def compile_text(text: str, imported: Sequence[tuple[str, str]] = ()) -> ProtobufSchema:
@@ -23,30 +30,43 @@ def compile_text(text: str, imported: Sequence[tuple[str, str]] = ()) -> Protobu
 
     Raises:
         DataError: protoc refuses it; says what protoc says.
+        OSError, RuntimeError: protoc cannot run here and now.
     """
+    main = own_name([name for name, _ in imported])
     with tempfile.TemporaryDirectory(prefix="weir-proto-") as name:
-        folder = Path(name)
-        for file, content in (*imported, (MAIN, text)):
-            path = PurePosixPath(file)
-            if path.is_absolute() or ".." in path.parts or not path.parts:
-                raise DataError(f"broken Protobuf schema: it imports {file!r}")
-            place = folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(content)
-        out = folder / "weir.descriptors"
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports"]
+        folder = Path(name) / "files"
+        for file, content in (*imported, (main, text)):
+            _write(folder, file, content)
+        out = Path(name) / "weir.descriptors"
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports"]
         try:
             done = subprocess.run(
-                [*command, f"--descriptor_set_out={out}", MAIN],
+                [*command, f"--descriptor_set_out={out}", main],
                 capture_output=True,
-                text=True,
                 timeout=DEADLINE_S,
-                cwd=folder,
+                cwd="/",
                 check=False,
             )
         except subprocess.TimeoutExpired:
             raise DataError(f"broken Protobuf schema: protoc takes more than {DEADLINE_S:g} s") from None
+        said = done.stderr.decode(errors="replace")
+        if done.returncode < 0 or "No module named" in said:
+            raise RuntimeError(f"protoc cannot run: {said.strip() or f'signal {-done.returncode}'}")
         if done.returncode != 0 or not out.exists():
-            lines = [line for line in done.stderr.splitlines() if "warning" not in line] or ["protoc failed"]
+            lines = [line for line in said.splitlines() if "warning" not in line] or ["protoc failed"]
             raise DataError(f"broken Protobuf schema: {'; '.join(lines[:3])}")
         return parse_set(out.read_bytes())
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    if not _FILE.fullmatch(name):
+        raise DataError(f"broken Protobuf schema: it imports {name[:100]!r}, which is no plain name of a .proto file")
+    path = folder / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(text.encode())
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise DataError(f"broken Protobuf schema: several of its files are called {name!r}") from None
+    except UnicodeEncodeError:
+        raise DataError("broken Protobuf schema: it is no text") from None

@@ -7,34 +7,41 @@ A schema is a file of message types with all files that it imports, in the form 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf import (
     any_pb2,
+    api_pb2,
     descriptor_pb2,
     descriptor_pool,
     duration_pb2,
     empty_pb2,
     field_mask_pb2,
+    source_context_pb2,
     struct_pb2,
     timestamp_pb2,
+    type_pb2,
     wrappers_pb2,
 )
 from google.protobuf.descriptor import Descriptor, FileDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Error
 
 from schemas.codecs.decoded import RecordError
 from schemas.errors import DataError
 
 MAIN: Final = "main.proto"
-"""The name of a schema's own file, where it has none."""
+"""The name of a schema's own file."""
 
 _KNOWN: Final = {
     module.DESCRIPTOR.name: module.DESCRIPTOR
     for module in (
         any_pb2,
+        source_context_pb2,
+        type_pb2,
+        api_pb2,
         descriptor_pb2,
         duration_pb2,
         empty_pb2,
@@ -80,14 +87,14 @@ class ProtobufSchema:
         if name is None:
             return next(iter(types.values()))
         if name not in types:
-            raise DataError(f"the schema has no message type {name!r}; it has {', '.join(types)}")
+            raise DataError(f"the schema has no message type {name!r}; it has {', '.join(list(types)[:20])}")
         return types[name]
 
 
 def _all_types(file: FileDescriptor) -> Iterator[Descriptor]:
-    waiting = list(file.message_types_by_name.values())
+    waiting = deque(file.message_types_by_name.values())
     while waiting:
-        found = waiting.pop(0)
+        found = waiting.popleft()
         yield found
         waiting += found.nested_types
 
@@ -117,32 +124,38 @@ def parse_file(raw: bytes, referenced: Sequence[tuple[str, bytes]] = ()) -> Prot
         DataError: it is none, or does not have what it imports.
     """
     files = []
-    for name, text in (*referenced, ("", raw)):
+    for name, text in (*referenced, (own_name([name for name, _ in referenced]), raw)):
         try:
             file = descriptor_pb2.FileDescriptorProto.FromString(text)
-        except DecodeError as error:
+            file.name = name
+        except (DecodeError, ValueError) as error:
             raise DataError(f"broken Protobuf schema: {error}") from None
-        file.name = name or file.name or MAIN
         files.append(file)
     return _built(files)
 
 
+def own_name(others: Sequence[str]) -> str:
+    """The name of a schema's own file, which no other has."""
+    name = MAIN
+    while name in others:
+        name = f"_{name}"
+    return name
+
+
 def _built(files: Sequence[descriptor_pb2.FileDescriptorProto]) -> ProtobufSchema:
     pool = descriptor_pool.DescriptorPool()
+    # All of Google's own, so that no schema can declare such a type otherwise.
+    for known in _KNOWN.values():
+        pool.AddSerializedFile(known.serialized_pb)
     there: set[str] = set()
-
-    def add_known(name: str) -> None:
-        if name in _KNOWN and name not in there:
-            there.add(name)
-            pool.AddSerializedFile(_KNOWN[name].serialized_pb)
-
     try:
         for file in files:
-            for imported in file.dependency:
-                add_known(imported)
-            if file.name not in there and file.name not in _KNOWN:
-                there.add(file.name)
-                pool.AddSerializedFile(file.SerializeToString())
+            if file.name in _KNOWN:
+                continue
+            if file.name in there:
+                raise DataError(f"broken Protobuf schema: several of its files are called {file.name!r}")
+            there.add(file.name)
+            pool.AddSerializedFile(file.SerializeToString())
         return ProtobufSchema(pool.FindFileByName(files[-1].name))
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, Error) as error:
         raise DataError(f"broken Protobuf schema: {' '.join(str(error).split())}") from None

@@ -5,7 +5,7 @@
     import "google/protobuf/timestamp.proto";
     message alarms {
       optional int64 mote = 1;
-      google.protobuf.Timestamp _ts = 2;
+      .google.protobuf.Timestamp _ts = 2;
       optional string _phase = 3;
     }
 
@@ -43,7 +43,7 @@ _TYPES: Final = {
     Type.DOUBLE: "optional double",
     Type.STRING: "optional string",
     Type.BOOLEAN: "optional bool",
-    Type.TIMESTAMP: "google.protobuf.Timestamp",
+    Type.TIMESTAMP: ".google.protobuf.Timestamp",
 }
 _WIRE: Final = {Type.BIGINT: 0, Type.DOUBLE: 1, Type.STRING: 2, Type.BOOLEAN: 0, Type.TIMESTAMP: 2}
 _BEHIND: Final = 1

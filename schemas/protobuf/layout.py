@@ -20,6 +20,8 @@ from schemas.protobuf.rules import TIMESTAMP, VARINT, WIRE_TYPES, WRAPPERS, F, a
 from schemas.query import Path, Type
 
 MAX_SYMBOLS = 10_000
+MAX_MEMBERS = 1_000
+"""Of a oneof: the pass looks at them one after the other."""
 
 _ACTIONS = {
     F.TYPE_INT64: codes.INT_64,
@@ -180,6 +182,8 @@ class _Maker:
         """Note which fields exclude each other, and add those that exclude a wanted one."""
         for oneof in descriptor.oneofs:
             if any(member.number in made.fields for member in oneof.fields):
+                if len(oneof.fields) > MAX_MEMBERS:
+                    raise _Uncompiled
                 for member in oneof.fields:
                     row = made.fields.setdefault(member.number, _row(member, codes.SKIP))
                     row[codes.ONEOF] = self._oneofs

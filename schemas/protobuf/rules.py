@@ -145,7 +145,7 @@ class _Reader:
         if not field.is_repeated:
             values = self._singular(raw, field)
             if not values:
-                return None if field.has_presence else (_default(field), field)
+                return None if inside or field.has_presence else (_default(field), field)
             # The parts of a message that is there several times are one message.
             value = b"".join(values) if field.type == F.TYPE_MESSAGE else values[-1]
         else:
@@ -167,10 +167,11 @@ class _Reader:
     def _singular(self, raw: bytes, field: FieldDescriptor) -> list[Any]:
         """The values of a field that count: those behind the last of another member of its oneof."""
         since = -1
-        if field.containing_oneof is not None:
-            for other in field.containing_oneof.fields:
-                if other.number != field.number:
-                    since = max([since, *(place for place, _ in self._occurrences(raw, other))])
+        oneof = field.containing_oneof
+        for number in () if oneof is None else self.parsed(raw):
+            other = field.containing_type.fields_by_number.get(number)
+            if other is not None and number != field.number and other.containing_oneof == oneof:
+                since = max([since, *(place for place, _ in self._occurrences(raw, other))])
         return [value for place, value in self._occurrences(raw, field) if place > since]
 
     def _occurrences(self, raw: bytes, field: FieldDescriptor) -> list[tuple[int, Any]]:

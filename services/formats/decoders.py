@@ -75,7 +75,7 @@ class Decoders:
 
         def logged(number: int) -> Any:
             schema = schema_of(number)
-            if part == "key":
+            if part == "key" and stream.format == "avro":
                 schema = as_record(schema, stream.fields[0].name)
             self._tell(stream, part, number, schema)
             return schema
@@ -123,6 +123,10 @@ class Decoders:
                 return CsvDecoder(keys)
             case "avro":
                 return AvroDecoder(keys, wanted_of(keys), self._logged(keys, "key"))
+            case "protobuf":
+                from schemas.protobuf.decoder import ProtobufDecoder  # not above: few need it
+
+                return ProtobufDecoder(keys, wanted_of(keys), self._logged(keys, "key"))
         return self.of(keys)
 
     def _tell(self, stream: Stream, part: str, number: int, schema: Any) -> None:

@@ -57,7 +57,9 @@ class Encoders:
         if not query.result_format.has_schema:
             return
         self._url(query)
-        if _key_format(query) in ("avro", "protobuf") and (same := same_field(_key(query)[0])):
+        format = _key_format(query)
+        same = same_field(_key(query)[0], as_json=format == "protobuf")
+        if format in ("avro", "protobuf") and same is not None:
             raise UsageError(
                 f"the keys of results would have one field for {same[0]!r} and {same[1]!r}; "
                 f"give one another name with AS"

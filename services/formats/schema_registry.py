@@ -39,7 +39,7 @@ GRACE_EVERY_S: Final = 30.0
 _NO_SUCH_SUBJECT: Final = 40401
 _NO_SUCH_VERSION: Final = 40402
 _NO_SUCH_SCHEMA: Final = 40403
-_MAX_REFERENCES: Final = 1000
+_MAX_REFERENCES: Final = 500
 _TRY_AGAIN: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 LOG = get_log("schemas")
@@ -234,18 +234,23 @@ def _parsed(client: SchemaRegistryClient, schema: Schema, number: int, kind: Sch
         return kind.parse(schema.schema_str or "", references)
     except DataError as error:
         raise DataError(f"schema {number} of the registry cannot be used: {error}") from None
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise DataError(f"schema {number} of the registry cannot be used: {why}") from None
 
 
 def _referenced(client: SchemaRegistryClient, schema: Schema) -> list[tuple[str, str]]:
     """Names and texts of the schemas that a schema refers to, each after those that it refers to itself."""
     found: dict[tuple[str, int], tuple[str, str]] = {}
+    seen: set[tuple[str, int]] = set()
 
     def add(one: Schema) -> None:
         for reference in one.references or []:
             at = reference.subject or "", reference.version or 0
-            if at in found:
+            if at in seen:
                 continue
-            if len(found) >= _MAX_REFERENCES:
+            seen.add(at)
+            if len(seen) > _MAX_REFERENCES:
                 raise DataError(f"it refers to more than {_MAX_REFERENCES} other schemas")
             version = client.get_version(*at)
             add(version.schema)

@@ -65,6 +65,12 @@ def test_outputs_that_would_be_one_field() -> None:
     with pytest.raises(QueryError, match=message):
         bound("INSERT INTO 'x' WITH (format = 'avro')", "a.k, a.a_k AS a_k")
     assert bound("INSERT INTO 'x'", "a.k, a.a_k AS a_k").outputs
+    names = 'a.k AS room_id, a.a_k AS "roomId"'
+    assert bound("INSERT INTO 'x' WITH (format = 'avro')", names).outputs
+    with pytest.raises(QueryError, match="in protobuf 'room_id' and 'roomId' would be one field"):
+        bound("INSERT INTO 'x' WITH (format = 'protobuf')", names)
+    with pytest.raises(QueryError, match="in protobuf '_ts' and 'Ts' would be one field"):
+        bound("INSERT INTO 'x' WITH (format = 'protobuf')", "a.k AS Ts")
 
 
 @pytest.mark.parametrize(

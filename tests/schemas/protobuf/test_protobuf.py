@@ -484,3 +484,35 @@ def test_files_that_are_imported() -> None:
     assert [one.name for one in columns_of(schema.message((0,)))] == ["b_v"]
     assert wrappers_pb2.DESCRIPTOR.name in {"google/protobuf/wrappers.proto"}
     assert timestamp_pb2.DESCRIPTOR is not None
+
+
+def test_schemas_without_end() -> None:
+    """Types that have each other twice, or within each other without end."""
+    file = descriptor_pb2.FileDescriptorProto(syntax="proto3")
+    for depth in range(30):
+        message = file.message_type.add(name=f"T{depth}")
+        for name in ("a", "b"):
+            field = message.field.add(name=name, number=len(message.field) + 1, type=F.TYPE_MESSAGE)
+            field.type_name = f".T{depth + 1}"
+    file.message_type.add(name="T30").field.add(name="x", number=1, type=F.TYPE_BYTES)
+    with pytest.raises(DataError, match="too many fields within each other"):
+        columns_of(parse_file(file.SerializeToString()).message((0,)))
+
+
+def test_a_path_through_a_scalar_is_nowhere() -> None:
+    """By the rules as by the pass, whether the scalar is there or not."""
+    descriptor = order().message((0,))
+    wanted = [Wanted("x", ("id", "y"), Type.BIGINT), Wanted("tag", ("tags", 0), Type.STRING)]
+    message = GetMessageClass(descriptor)
+    for one in (message(), message(id=5)):
+        raw = one.SerializeToString()
+        assert ProtobufRules(descriptor, wanted).values(raw) == [None, None]
+        assert decoded(decoder(wanted[:1], descriptor).decode_values([raw], times(1)), 1) == [[None]]
+
+
+def test_two_files_of_one_name() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="a.proto", syntax="proto3")
+    with pytest.raises(DataError, match=r"several of its files are called 'a\.proto'"):
+        parse_set(descriptor_pb2.FileDescriptorSet(file=[file, file]).SerializeToString())
+    own = parse_file(file.SerializeToString(), [("main.proto", file.SerializeToString())])
+    assert own.file.name == "_main.proto"

@@ -105,9 +105,9 @@ def test_the_schema() -> None:
         'import "google/protobuf/timestamp.proto";',
         "message Alarm {",
         "  optional int64 t_mote = 1;",
-        "  google.protobuf.Timestamp at = 2;",
+        "  .google.protobuf.Timestamp at = 2;",
         "  optional string room = 3;",
-        "  google.protobuf.Timestamp _ts = 4;",
+        "  .google.protobuf.Timestamp _ts = 4;",
         "  optional string _phase = 5;",
         "}",
     ]
@@ -133,9 +133,29 @@ def test_keys() -> None:
         ('syntax = "proto3"; import "other.proto"; message M {}', [], "other.proto"),
         ('syntax = "proto3"; message M {}', [("../x.proto", "")], "it imports '../x.proto'"),
         ('syntax = "proto3"; message M {}', [("/x.proto", "")], "it imports '/x.proto'"),
+        ('syntax = "proto3"; message M {}', [("grpc_tools.py", "")], "it imports 'grpc_tools.py'"),
+        ('syntax = "proto3"; message M {}', [("a.proto", ""), ("a.proto/b.proto", "")], "several of its files"),
+        ('syntax = "proto3"; message M {}', [("a" * 300 + ".proto", "")], "no plain name"),
+        ('syntax = "proto3"; message M {}', [("a.proto\0", "")], "no plain name"),
+        ('syntax = "proto3"; message M { string s = "\ud800"; }', [], "it is no text"),
+        ('syntax = "proto3"; package google.protobuf; message Timestamp {}', [], "google.protobuf.Timestamp"),
     ],
 )
 def test_texts_that_protoc_refuses(text: str, imported: list[tuple[str, str]], why: str) -> None:
     with pytest.raises(DataError, match="broken Protobuf schema") as found:
         compile_text(text, imported)
     assert why in str(found.value)
+
+
+def test_names_within_a_package_that_is_called_like_googles() -> None:
+    found = compile_text(value_proto(parse_program(SHORT).queries[0], "com.google.Alarm")).named(None)
+    assert found.fields_by_name["_ts"].message_type.full_name == "google.protobuf.Timestamp"
+
+
+SHORT = "CREATE STREAM t (k BIGINT); INSERT INTO 'x' SELECT t.k AS k FROM t [ROWS 1]"
+
+
+def test_a_text_may_import_a_file_that_is_called_like_its_own() -> None:
+    base = 'syntax = "proto3"; package b; message B { int32 v = 1; }'
+    found = compile_text('syntax = "proto3"; import "main.proto"; message M { b.B b = 1; }', [("main.proto", base)])
+    assert found.named(None).full_name == "M"
