@@ -7,6 +7,7 @@ how records of one schema are read.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -60,7 +61,7 @@ class RecordReader(Protocol):
         ...
 
 
-class SchemaDecoder:
+class SchemaDecoder(ABC):
     """Decodes the records of one stream. Safe to call from several threads. Subclasses say what reads a record."""
 
     def __init__(self, stream: Stream) -> None:
@@ -68,17 +69,17 @@ class SchemaDecoder:
         self._layout = SlotLayout(stream)
         self._readers: dict[int, RecordReader] = {}
 
+    @abstractmethod
     def _split(self, data: U8, begins: I64, ends: I64) -> tuple[I64, I64]:
         """For each record the number of its reader, and where it begins behind its frame."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _reader(self, number: int) -> RecordReader:
         """Make the reader of a number.
 
         Raises:
             RecordError: there is none.
         """
-        raise NotImplementedError
 
     def decode_values(self, values: Sequence[bytes | None], record_ts: I64 | None = None) -> Decoded:
         """Decode one record per value; None, a tombstone, is a dead letter.
