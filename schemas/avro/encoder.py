@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +19,11 @@ from schemas.codecs.kernels.avro_writer import (
     write_booleans,
     write_doubles,
     write_longs,
-    write_same,
     write_texts,
 )
-from schemas.codecs.results import read_only
-from schemas.columns import I64, Batch, Column
+from schemas.codecs.results import read_only, write_records
+from schemas.columns import I64, U8, Batch, Column
 from schemas.query import Type
-
-_BEHIND: Final = 1
-"""Bytes behind each record that are not of it, as `Encoded` wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +88,16 @@ def _encode(
     if ts is not None:
         fields.append((Column(Type.TIMESTAMP, ts), False))
     head = bytes(1) + number.to_bytes(4, "big")
-    sizes = np.full(rows, len(head) + len(tail) + _BEHIND, np.int64)
-    for column, may_be_null in fields:
-        _add_sizes(column, may_be_null, sizes)
-    offsets = np.zeros(rows + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    out = np.zeros(int(offsets[-1]), np.uint8)
-    at = offsets[:-1].copy()
-    write_same(np.frombuffer(head, np.uint8), out, at)
-    for column, may_be_null in fields:
-        _write(column, may_be_null, out, at)
-    write_same(np.frombuffer(tail, np.uint8), out, at)
-    return Encoded(out.tobytes(), offsets)
+
+    def add_sizes(sizes: I64) -> None:
+        for column, may_be_null in fields:
+            _add_sizes(column, may_be_null, sizes)
+
+    def write(out: U8, at: I64) -> None:
+        for column, may_be_null in fields:
+            _write(column, may_be_null, out, at)
+
+    return write_records(head, tail, rows, add_sizes, write)
 
 
 def _add_sizes(column: Column, nullable: bool, sizes: I64) -> None:

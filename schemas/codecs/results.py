@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -11,9 +11,10 @@ import numpy.typing as npt
 import polars as pl
 
 from schemas.codecs.encode import Encoded, encode_columns, encode_results
+from schemas.codecs.kernels.avro_writer import write_same
 from schemas.codecs.kernels.frames import add_frames
 from schemas.codecs.kernels.murmur import key_hashes
-from schemas.columns import I64, Batch, Column
+from schemas.columns import I64, U8, Batch, Column
 from schemas.query import Type
 
 
@@ -150,6 +151,28 @@ def _hashes(keys: Encoded) -> I64:
     hashes = np.zeros(len(keys.offsets) - 1, np.int64)
     key_hashes(np.frombuffer(keys.data, np.uint8), np.ascontiguousarray(keys.offsets), hashes)
     return hashes
+
+
+def write_records(
+    head: bytes, tail: bytes, rows: int, add_sizes: Callable[[I64], None], write: Callable[[U8, I64], None]
+) -> Encoded:
+    """Write records column by column, each record between the same bytes.
+
+    Args:
+        add_sizes: adds what each record takes in between to (rows,) sizes.
+        write: writes what is in between to a block, (rows,) places in it, which it moves on.
+    """
+    behind = 1  # a byte that is not of the record, as `Encoded` wants
+    sizes = np.full(rows, len(head) + len(tail) + behind, np.int64)
+    add_sizes(sizes)
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    out = np.zeros(int(offsets[-1]), np.uint8)
+    at = offsets[:-1].copy()
+    write_same(np.frombuffer(head, np.uint8), out, at)
+    write(out, at)
+    write_same(np.frombuffer(tail, np.uint8), out, at)
+    return Encoded(out.tobytes(), offsets)
 
 
 def read_only(array: npt.NDArray[Any] | None) -> npt.NDArray[Any]:

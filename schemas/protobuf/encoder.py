@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from schemas.avro.result_schema import NOTHING_FIELD, OP_FIELD, PHASE_FIELD, TIMESTAMP_FIELD, field_name, has_phase
 from schemas.codecs.encode import Encoded
-from schemas.codecs.kernels.avro_writer import write_same
 from schemas.codecs.kernels.protobuf_writer import (
     add_number_sizes,
     add_string_sizes,
@@ -34,8 +33,8 @@ from schemas.codecs.kernels.protobuf_writer import (
     write_times,
     write_truths,
 )
-from schemas.codecs.results import read_only
-from schemas.columns import I64, Batch, Column
+from schemas.codecs.results import read_only, write_records
+from schemas.columns import I64, U8, Batch, Column
 from schemas.query import Query, Type, type_of
 
 _TYPES: Final = {
@@ -46,8 +45,6 @@ _TYPES: Final = {
     Type.TIMESTAMP: ".google.protobuf.Timestamp",
 }
 _WIRE: Final = {Type.BIGINT: 0, Type.DOUBLE: 1, Type.STRING: 2, Type.BOOLEAN: 0, Type.TIMESTAMP: 2}
-_BEHIND: Final = 1
-"""Bytes behind each record that are not of it, as `Encoded` wants."""
 
 
 def value_proto(query: Query, record: str) -> str:
@@ -115,19 +112,17 @@ class ProtobufKeys:
 def _encode(number: int, columns: Sequence[Column], tail: bytes, rows: int) -> Encoded:
     """Encode records whose fields are some columns, numbered from 1, and end in some bytes."""
     head = bytes(1) + number.to_bytes(4, "big") + bytes(1)  # the last byte: the first message type
-    sizes = np.full(rows, len(head) + len(tail) + _BEHIND, np.int64)
     tags = [np.frombuffer(_tag(n, column.type), np.uint8) for n, column in enumerate(columns, 1)]
-    for column, tag in zip(columns, tags, strict=True):
-        _add_sizes(column, len(tag), sizes)
-    offsets = np.zeros(rows + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    out = np.zeros(int(offsets[-1]), np.uint8)
-    at = offsets[:-1].copy()
-    write_same(np.frombuffer(head, np.uint8), out, at)
-    for column, tag in zip(columns, tags, strict=True):
-        _write(column, tag, out, at)
-    write_same(np.frombuffer(tail, np.uint8), out, at)
-    return Encoded(out.tobytes(), offsets)
+
+    def add_sizes(sizes: I64) -> None:
+        for column, tag in zip(columns, tags, strict=True):
+            _add_sizes(column, len(tag), sizes)
+
+    def write(out: U8, at: I64) -> None:
+        for column, tag in zip(columns, tags, strict=True):
+            _write(column, tag, out, at)
+
+    return write_records(head, tail, rows, add_sizes, write)
 
 
 def _tag(number: int, type: Type) -> bytes:
