@@ -22,9 +22,6 @@ I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
-OP_KEY = "_op"
-"""The column that a set difference adds: "+" where a tuple enters the answer, "-" where it leaves the answer."""
-
 DTYPES: dict[Type, np.dtype[np.generic]] = {
     Type.BIGINT: np.dtype(np.int64),
     Type.DOUBLE: np.dtype(np.float64),
@@ -150,6 +147,14 @@ class Column:
             raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
             return Column(type, raw, valid, ends)
         return Column(type, numbers_of(array), valid)
+
+    @staticmethod
+    def null(type: Type) -> Column:
+        """One NULL. Not by `from_values`, which imports pandas where that is installed."""
+        nothing = np.zeros(1, np.bool_)
+        if type is Type.STRING:
+            return Column(type, np.zeros(0, np.uint8), nothing, np.zeros(2, np.int64))
+        return Column(type, np.zeros(1, DTYPES[type]), nothing)
 
     @staticmethod
     def from_values(values: Sequence[object], type: Type) -> Column:

@@ -26,7 +26,8 @@ def text_of(expr: Expr) -> str:
     """The expression as query text; parses back to an equal expression."""
     match expr:
         case ColumnRef():
-            return f"{expr.alias}.{expr.name}"
+            # A column that has been looked up has the name that the query has for it: `R.rate`.
+            return expr.name if "." in expr.name else f"{expr.alias}.{expr.name}"
         case Literal():
             return _literal(expr)
         case Arithmetic():

@@ -287,4 +287,12 @@ def streams_of(queries: Iterable[Query]) -> tuple[Stream, ...]:
 
 def read_by(queries: Iterable[Query]) -> Query:
     """A query with the sources of all these queries, for callers that ask which streams and tables they read."""
-    return Query(GROUP, None, tuple(source for query in queries for source in query.sources), (), ())
+    found = tuple(queries)
+    return Query(
+        GROUP,
+        None,
+        tuple(source for query in found for source in query.sources),
+        (),
+        (),
+        lookups=tuple(lookup for query in found for lookup in query.lookups),
+    )

@@ -83,6 +83,8 @@ class Stream:
         distinct: declared numbers of distinct values, (column, count) pairs, for plan choice.
         key_format: of the records' keys; None if no column is in the key.
         message: for Protobuf, the full name of the message type; None for the first of the schema.
+        primary_key: of a table in a topic (`CREATE TABLE ... WITH (topic = ...)`), whose records are versions of rows:
+            the columns that name a row. Empty for a stream.
     """
 
     name: str
@@ -98,14 +100,20 @@ class Stream:
     registry: str | None = None
     key_format: str | None = None
     message: str | None = None
+    primary_key: tuple[str, ...] = ()
 
     def field(self, name: str) -> Field | None:
         """The field called `name`, or None."""
         return next((f for f in self.fields if f.name == name), None)
 
+    @property
+    def is_table(self) -> bool:
+        """Whether its records are versions of a table's rows."""
+        return bool(self.primary_key)
+
     def __str__(self) -> str:
         """For messages: `stream 'rooms'`."""
-        return f"stream {self.name!r}"
+        return f"{'table' if self.is_table else 'stream'} {self.name!r}"
 
 
 TABLE_TS = -1
@@ -420,6 +428,52 @@ class Subtraction:
     on: tuple[Expr, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """`rates FOR SYSTEM_TIME AS OF O._ts AS R`: each tuple of O gets the version of a table's row at its event time.
+
+    A version of a row holds from its ts until the row's next version; of versions with equal ts the last in the log
+    holds. The tuple's ts and lifetime stay its own.
+
+    The table's columns are columns of `of`, called as `looked_up` says. They are NULL where the table has no such row
+    at that time.
+
+    Attributes:
+        alias: R.
+        table: a table in a topic.
+        of: O, an alias of a stream.
+        key: over columns of `of`: the values of the table's primary key, column by column.
+    """
+
+    alias: str
+    table: Stream
+    of: str
+    key: tuple[Expr, ...]
+
+    def fields(self) -> tuple[Field, ...]:
+        """The columns that tuples of `of` get: the table's, and the version's ts."""
+        own = (*self.table.fields, Field("_ts", Type.TIMESTAMP))
+        return tuple(Field(looked_up(self.alias, field.name), field.type) for field in own)
+
+
+def looked_up(alias: str, name: str) -> str:
+    """What a column of a looked-up row is called among those of the tuple; no declared column is called so."""
+    return f"{alias}.{name}"
+
+
+OP_KEY = "_op"
+"""The column that a set difference adds: "+" where a tuple enters the answer, "-" where it leaves the answer. In a file
+of a table's versions "-" ends a row."""
+
+GONE = "_gone"
+"""The column, BOOLEAN, that says of a version of a table's row that the row ends with it."""
+
+SOURCE_TIME = "_source_time"
+"""The column with the time that a database gives a change of a row."""
+
+ENVELOPES = {"debezium-json": "json", "debezium-avro": "avro"}
+"""Formats of a table's records that describe changes of a database's rows, and what they are written in."""
+
 WITH_SCHEMA = ("avro", "json-schema", "protobuf")
 """The formats whose records name a schema of a registry."""
 
@@ -465,6 +519,7 @@ class Query:
         subtracted: set difference (JISC 4.7): all sources but the first, in text order; empty for a join. `outputs`
             then read the first source only, and an entry into and an exit from the answer are emitted with `_op` "+"
             and "-".
+        lookups: the tables in topics in which tuples of the sources are looked up.
         expiry: for aggregates, a column with the last instant at which a result is alive, where windows do not tell;
             None in a query as written (`operators.distributed.decompose`).
         result_format: of the records in the output topic.
@@ -479,6 +534,7 @@ class Query:
     partition_by: tuple[ColumnRef, ...] = ()
     aggregation: Aggregation | None = None
     subtracted: tuple[Subtraction, ...] = ()
+    lookups: tuple[Lookup, ...] = ()
     expiry: ColumnRef | None = None
     result_format: ResultFormat = ResultFormat()
     text: str = field(default="", compare=False)
@@ -498,10 +554,24 @@ class Query:
         expiry = () if self.expiry is None else (self.expiry,)
         return (*self.aggregation.group_by, *arguments, *expiry)
 
-    def streams(self) -> tuple[Stream, ...]:
-        """The distinct streams in order of first use: the stream ordinals of the total order."""
+    def joined_streams(self) -> tuple[Stream, ...]:
+        """The distinct streams among the sources in order of first use: the stream ordinals of the total order."""
         found = {s.stream.name: s.stream for s in self.sources if isinstance(s.stream, Stream)}
         return tuple(found.values())
+
+    def streams(self) -> tuple[Stream, ...]:
+        """All that is read from topics: the joined streams, and then the tables that tuples are looked up in."""
+        tables = {lookup.table.name: lookup.table for lookup in self.lookups}
+        return (*self.joined_streams(), *tables.values())
+
+    def lookups_of(self, stream: str) -> tuple[Lookup, ...]:
+        """The lookups of a stream's tuples."""
+        return tuple(lookup for lookup in self.lookups if self.source(lookup.of).stream.name == stream)
+
+    def fields_of(self, stream: Stream | Table) -> tuple[Field, ...]:
+        """The columns of a source's tuples in the engine: its own, and those that have been looked up."""
+        added = (field for lookup in self.lookups_of(stream.name) for field in lookup.fields())
+        return (*stream.fields, *added)
 
     def tables(self) -> tuple[Table, ...]:
         """The distinct tables in order of first use."""

@@ -26,6 +26,7 @@ class Feature(StrEnum):
     ROWS = "[ROWS n]"
     ROWS_AGGREGATES = "aggregates over [ROWS n]"
     UNBOUNDED = "[UNBOUNDED]"
+    LOOKUPS = "tables in topics"
 
 
 DEFERRED_CLEANUP = "--cleanup none or spark"
@@ -73,6 +74,15 @@ def _table() -> Iterator[Refusal]:
         SHARED, Feature.ROWS_AGGREGATES, "the operator does not count the tuples of single queries", "run it standalone"
     )
     yield Refusal(SHARED, Feature.EXCEPT, "the operator joins, and EXCEPT subtracts", "run it standalone")
+    yield Refusal(
+        SHARED, Feature.LOOKUPS, "what one query looks a tuple up for is no column of the others", "run it standalone"
+    )
+    yield Refusal(
+        PER_OPERATOR,
+        Feature.LOOKUPS,
+        "tuples are looked up where they are joined, and one task has to read the table for all joins",
+        "use --placement fused, with PARTITION BY for several tasks",
+    )
     yield Refusal(
         DEFERRED_CLEANUP,
         Feature.AGGREGATES,
@@ -128,6 +138,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 OFFERS: Mapping[str, tuple[str, ...]] = {
     "`[ROWS n]`": (Feature.ROWS,),
     "tables": (),
+    "tables in topics": (Feature.LOOKUPS,),
     "`EXCEPT`": (Feature.EXCEPT,),
     "aggregates": (Feature.AGGREGATES, Feature.ROWS_AGGREGATES),
     "idle timeouts": (),
@@ -198,6 +209,8 @@ def features(query: Query) -> dict[str, str]:
             found.setdefault(Feature.ROWS, f"[ROWS n] of {source.alias}")
         if source.endless:
             found.setdefault(Feature.UNBOUNDED, f"[UNBOUNDED] of {source.alias}")
+    for lookup in query.lookups:
+        found.setdefault(Feature.LOOKUPS, f"{lookup.table} in a topic")
     if Feature.ROWS in found and Feature.AGGREGATES in found:
         found[Feature.ROWS_AGGREGATES] = f"aggregates over {found[Feature.ROWS]}"
     return found

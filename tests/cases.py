@@ -25,6 +25,7 @@ from schemas.query import (
     IsNull,
     Like,
     Literal,
+    Lookup,
     Not,
     Or,
     Output,
@@ -36,6 +37,7 @@ from schemas.query import (
     Window,
     aggregate_column,
     group_column,
+    looked_up,
     type_of,
 )
 
@@ -204,10 +206,61 @@ def with_tables(draw: st.DrawFn, sources: tuple[Source, ...], *, first: int = 0)
 
 
 @st.composite
+def lookups(draw: st.DrawFn, sources: tuple[Source, ...]) -> tuple[Lookup, ...]:
+    """Sometimes look tuples of some streams up in tables in topics; a second may use what the first has found."""
+    streams = [source.alias for source in sources if not source.is_table]
+    found: list[Lookup] = []
+    if draw(st.integers(0, 2)):
+        return ()
+    for n in range(draw(st.integers(1, 2))):
+        of, earlier = draw(st.sampled_from(streams)), list(found)
+        table = Stream(
+            name=f"V{draw(st.integers(0, n))}",
+            fields=FIELDS,
+            topic="V",
+            timestamp="ts",
+            disorder_ms=draw(st.sampled_from([0, 2, 20])),
+            primary_key=draw(st.sampled_from([("k",), ("s",), ("s", "k"), ("d",)])),
+        )
+        table = next((one.table for one in found if one.table.name == table.name), table)
+        names = [draw(st.sampled_from(["k", "v"])) if name == "k" else name for name in table.primary_key]
+        key = [column(of, name) for name in names]
+        if earlier and earlier[0].of == of and draw(st.booleans()):
+            key = [replace(one, name=looked_up("L0", one.name)) for one in key]
+        found.append(Lookup(f"L{n}", table, of, tuple(key)))
+    return tuple(found)
+
+
+def lookup_column(lookup: Lookup, name: str) -> ColumnRef:
+    """A column that is looked up."""
+    types = {f.name: f.type for f in FIELDS}
+    return ColumnRef(lookup.of, looked_up(lookup.alias, name), types.get(name, Type.TIMESTAMP))
+
+
+@st.composite
+def over_lookups(draw: st.DrawFn, found: tuple[Lookup, ...], aliases: tuple[str, ...]) -> list[Expr]:
+    """Conditions on what is looked up: a row must be there, joins over its columns, selections."""
+    predicates: list[Expr] = []
+    for one in found:
+        if draw(st.booleans()):
+            predicates.append(IsNull(lookup_column(one, one.table.primary_key[0]), True))
+        if draw(st.booleans()):
+            other = draw(st.sampled_from(aliases))
+            predicates.append(Compare(draw(ORDER), lookup_column(one, "v"), column(other, "v")))
+    return predicates
+
+
+@st.composite
 def cases(
-    draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 14, ranged: bool = False, partitions: int = 2
+    draw: st.DrawFn,
+    *,
+    most_aliases: int = 4,
+    most_rows: int = 14,
+    ranged: bool = False,
+    partitions: int = 2,
+    looks_up: bool = True,
 ) -> Case:
-    """A random case; with `ranged`, all windows are RANGE."""
+    """A random case; with `ranged`, all windows are RANGE; without `looks_up`, no tables in topics."""
     aliases = ALIASES[: draw(st.integers(1, most_aliases))]
     streams = [
         Stream(
@@ -232,17 +285,27 @@ def cases(
             predicates.append(draw(selection(alias)))
     outputs = [Output(f"{a}.{f.name}", column(a, f.name)) for a in aliases for f in FIELDS]
     outputs.append(Output("at", column(aliases[-1], "_ts")))
-    query = Query("q", None, sources, tuple(draw(st.permutations(predicates))), tuple(outputs))
+    found = draw(lookups(sources)) if looks_up else ()
+    predicates += draw(over_lookups(found, aliases))
+    for one in found:
+        outputs += [Output(f"{one.alias}.{name}", lookup_column(one, name)) for name in ("v", "s", "d", "_ts")]
+    query = Query(
+        "q", None, sources, tuple(draw(st.permutations(predicates))), tuple(outputs), lookups=found
+    )
     rows: dict[str, list[list[dict[str, Any]]]] = {}
 
-    def some() -> list[dict[str, Any]]:
+    def some(least: int = 0) -> list[dict[str, Any]]:
         return [
             {"ts": draw(st.integers(0, 60)), **{name: draw(v) for name, v in VALUES.items()}}
-            for _ in range(draw(st.integers(0, most_rows)))
+            for _ in range(draw(st.integers(least, most_rows)))
         ]
 
     for stream in query.streams():
-        rows[stream.name] = [some() for _ in range(draw(st.integers(1, partitions)))]
+        rows[stream.name] = [some(least=stream.is_table) for _ in range(draw(st.integers(1, partitions)))]
+        for row in (row for part in rows[stream.name] for row in part if stream.is_table):
+            row["k"], row["s"], row["d"] = row["k"] or 0, row["s"] or "a", row["d"] or 0.0
+            if draw(st.integers(0, 3)) == 0:
+                row["_op"] = "-"
         if draw(st.booleans()):
             for part in rows[stream.name]:
                 part.sort(key=lambda row: row["ts"])

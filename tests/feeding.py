@@ -8,7 +8,7 @@ import numpy as np
 
 from operators.engine.engine import Engine
 from schemas.columns import Batch, Column
-from schemas.query import TABLE_TS, Stream, Table
+from schemas.query import GONE, TABLE_TS, Stream, Table, Type
 from tests.cases import Case
 
 Rows = dict[str, list[list[dict[str, Any]]]]
@@ -23,6 +23,8 @@ def to_batch(stream: Stream | Table, rows: list[dict[str, Any]]) -> Batch:
         assert stream.timestamp is not None
         ts = np.array([row[stream.timestamp] for row in rows], np.int64)
     columns = {f.name: Column.from_values([row[f.name] for row in rows], f.type) for f in stream.fields}
+    if isinstance(stream, Stream) and stream.is_table:
+        columns[GONE] = Column.from_values([row.get("_op") == "-" for row in rows], Type.BOOLEAN)
     return Batch(ts, columns)
 
 

@@ -263,20 +263,52 @@ def near(query: q.Query, bound: Bound, source: q.Source, tuples: Sequence[Tuple]
 def in_order(query: q.Query, rows: Rows) -> dict[str, list[Tuple]]:
     """Each stream's tuples that are not late, in the total order (ts, stream ordinal, partition, offset)."""
     merged = []
-    for ordinal, stream in enumerate(query.streams()):
+    for ordinal, stream in enumerate(query.joined_streams()):
         for partition, tuples in enumerate(partitions(rows, stream)):
             for offset, (row, is_late) in enumerate(with_lateness(stream, tuples)):
                 if not is_late:
+                    row = looked_up(query, rows, stream, row)
                     merged.append((event_time(stream, row), ordinal, partition, offset, stream.name, row))
     merged.sort(key=lambda entry: entry[:4])
-    arrivals: dict[str, list[int]] = {stream.name: [] for stream in query.streams()}
-    ordered: dict[str, list[Tuple]] = {stream.name: [] for stream in query.streams()}
+    arrivals: dict[str, list[int]] = {stream.name: [] for stream in query.joined_streams()}
+    ordered: dict[str, list[Tuple]] = {stream.name: [] for stream in query.joined_streams()}
     for position, (ts, _, _, _, name, row) in enumerate(merged):
         ordered[name].append(Tuple(ts, row, position, len(arrivals[name]), arrivals[name]))
         arrivals[name].append(position)
     for table in query.tables():  # before all other tuples
         ordered[table.name] = [Tuple(q.TABLE_TS, row, -1, 0, ()) for row in rows[table.name]]  # type: ignore[arg-type]
     return ordered
+
+
+def looked_up(query: q.Query, rows: Rows, stream: q.Stream, row: Row) -> Row:
+    """A tuple with the columns of the tables' rows that it is looked up in, as they are at its event time."""
+    ts = event_time(stream, row)
+    for lookup in query.lookups_of(stream.name):
+        key = [evaluate(expr, {lookup.of: Tuple(ts, row, 0, 0, ())}) for expr in lookup.key]
+        held = [
+            version
+            for version in versions(lookup.table, rows)
+            if version[0] <= ts and [version[3].get(name) for name in lookup.table.primary_key] == key
+        ]
+        since, *_, newest = max(held, key=lambda version: version[:3], default=(0, {"_op": "-"}))
+        there = {} if newest.get("_op") == "-" else {**newest, "_ts": since}
+        row = {**row, **{q.looked_up(lookup.alias, name): value for name, value in there.items()}}
+    return row
+
+
+def versions(table: q.Stream, rows: Rows) -> list[tuple[int, int, int, Row]]:
+    """The versions of a table's rows, each with the time from which it holds, its partition and its offset.
+
+    A late version holds from the watermark of its partition on.
+    """
+    found = []
+    for partition, tuples in enumerate(partitions(rows, table)):
+        largest = 0
+        for offset, row in enumerate(tuples):
+            ts = event_time(table, row)
+            found.append((max(ts, largest - table.disorder_ms), partition, offset, row))
+            largest = max(largest, ts)
+    return found
 
 
 def late(query: q.Query, rows: Rows) -> dict[str, list[Row]]:

@@ -81,7 +81,7 @@ class SourceIntake(IntakeMethods):
         self._results = 0
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int | None = None
     ) -> LateRows:
         """Take tuples of one partition in arrival order. See `Intake.push`."""
         self._input_tuples[stream] += len(batch)

@@ -22,6 +22,7 @@ from operators.difference.pipeline import change_kinds
 from operators.engine.executors import executor_of
 from operators.engine.hot_keys import hot_keys
 from operators.engine.intake import Intake, IntakeMethods, LateRows
+from operators.engine.lookups import TableLookups
 from operators.engine.numbered import NumberedPurge
 from operators.engine.selection import SourceSelection
 from operators.engine.selectivity import measure_links
@@ -47,10 +48,10 @@ from operators.state.durability import Durability
 from operators.state.numbered import NumberColumn, NumberedWindows
 from operators.state.side_state import PARTITION_GROUPS
 from operators.state.sources import Sources
-from schemas.columns import I64, OP_KEY, Batch, Column, Mask
+from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
 from schemas.messages.spills import SpillEvent
-from schemas.query import TABLE_TS, ColumnRef, Query, Type
+from schemas.query import OP_KEY, TABLE_TS, ColumnRef, Query, Type
 
 LONGEST_DUE_MS = 10_000
 """With a memory budget, parts are cleaned up for aggregates after a quarter of the shortest window, and at the latest
@@ -206,7 +207,8 @@ class Engine(IntakeMethods):
         self._answered = self._aliases[:1] if query.subtracted else self._aliases
         self._selection = SourceSelection(query)
         self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
-        self._streams = tuple(s.name for s in streams)
+        self._streams = tuple(s.name for s in query.joined_streams())
+        self._lookups = TableLookups(query)
         self._durability = Durability(self._streams)
         self.durable = False
         self._input_tuples = 0
@@ -245,7 +247,7 @@ class Engine(IntakeMethods):
         load_tables(self._executor)
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int | None = None
     ) -> LateRows:
         """Take tuples of one partition in arrival order. See `Intake.push`."""
         found = self._intake.push(stream, partition, batch, offsets, floor)
@@ -418,7 +420,7 @@ class Engine(IntakeMethods):
         results: list[Batch] = []
         begin = self.cut
         for end in self._stops(begin, cut):
-            batches = self._intake.take(end)
+            batches = self._lookups.look_up(self._intake.take(end))
             for piece, at in self._slices(batches, end):
                 began = self._clock()
                 results.append(self._process(piece, at, restored=False))
@@ -542,7 +544,7 @@ class Engine(IntakeMethods):
     def _size_bytes(self, executor: Executor) -> int:
         above = 0 if self._aggregator is None else self._aggregator.size_bytes()
         beside = 0 if self._feedback is None else self._feedback.size_bytes()
-        return executor.size_bytes() + self._sources.size_bytes() + above + beside
+        return executor.size_bytes() + self._sources.size_bytes() + self._lookups.size_bytes() + above + beside
 
     def _nothing(self) -> Batch:
         """Return no results."""
@@ -721,8 +723,9 @@ class Engine(IntakeMethods):
         self._intake.cut = cut
 
     def horizon(self, stream: str) -> int:
-        """Return the smallest ts of tuples of `stream` that some window still needs."""
-        return self._sources.horizon(stream, self._needed_from(self.cut))
+        """Return the smallest ts of tuples of `stream` that some window still needs; 0 for a table that tuples are
+        looked up in, of which a row's newest version may be as old as the table."""
+        return 0 if stream in self._lookups.tables else self._sources.horizon(stream, self._needed_from(self.cut))
 
     # --- Introspection ------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ class ReplayPoint:
 class LateRows(NamedTuple):
     """Which of n pushed tuples were late, and why.
 
+    A stream's late tuples are not taken. Those of a table are: they hold from the watermark on that they are behind.
+
     Attributes:
         late: (n,) bool.
         overtaken: (n,) bool: late although their own partition's clock had not passed them. The task had passed their
@@ -72,11 +74,12 @@ class _Partition:
 
     def __init__(self, stream: Stream) -> None:
         self.clock = PartitionClock(stream.disorder_ms)
+        self._of_table = stream.is_table
         self.chunks: list[_Chunk] = []
         self.marks: list[_Mark] = []
         self.next_offset = 0
 
-    def push(self, batch: Batch, offsets: I64 | None, cut: int, floor: int) -> tuple[LateRows, int]:
+    def push(self, batch: Batch, offsets: I64 | None, cut: int, floor: int | None) -> tuple[LateRows, int]:
         n = len(batch)
         if n == 0:
             return LateRows(np.zeros(0, np.bool_), np.zeros(0, np.bool_)), 0
@@ -84,6 +87,21 @@ class _Partition:
         self.next_offset = first + n if offsets is None else int(offsets[-1]) + 1
         before = self.clock.max_ts
         late = self.clock.observe(batch.ts)
+        if self._of_table:
+            kept, found = self._versions(batch, late, before, cut, floor)
+        else:
+            kept, found = self._tuples(batch, late, cut, floor or 0)
+        self.clock.idle = False
+        self._remember(_Mark(first, before, self.clock.max_ts))
+        if len(kept):
+            ts = kept.ts
+            if (ts[1:] < ts[:-1]).any():
+                kept = kept.take(np.argsort(ts, kind="stable").astype(np.int64))
+            self.chunks.append(_Chunk(kept, 0))
+        return found, len(kept)
+
+    def _tuples(self, batch: Batch, late: Mask, cut: int, floor: int) -> tuple[Batch, LateRows]:
+        """Return the tuples that are taken, and which are late; `late` says which are so by the clock."""
         if floor > 0:
             late &= batch.ts >= floor
             taken = ~late & (batch.ts >= floor)
@@ -93,15 +111,27 @@ class _Partition:
         if overtaken.any():
             late |= overtaken
             taken &= ~overtaken
-        self.clock.idle = False
-        self._remember(_Mark(first, before, self.clock.max_ts))
-        kept = batch if taken.all() else batch.take(taken)
-        if len(kept):
-            ts = kept.ts
-            if (ts[1:] < ts[:-1]).any():
-                kept = kept.take(np.argsort(ts, kind="stable").astype(np.int64))
-            self.chunks.append(_Chunk(kept, 0))
-        return LateRows(late, overtaken), len(kept)
+        return batch if taken.all() else batch.take(taken), LateRows(late, overtaken)
+
+    def _versions(
+        self, batch: Batch, late: Mask, before: int, cut: int, floor: int | None
+    ) -> tuple[Batch, LateRows]:
+        """Return the versions of a table's rows with the times from which they hold, and which are late.
+
+        A late version holds from its partition's watermark on; one that the task has overtaken, from the cut on.
+
+        Args:
+            before: the largest ts before them.
+        """
+        ts = batch.ts
+        if late.any():
+            seen = np.maximum(np.maximum.accumulate(ts), before)
+            reached = np.concatenate(([before], seen[:-1])) - self.clock.disorder_ms
+            ts = np.where(late, np.maximum(reached, 0), ts)
+        if floor is not None:
+            return Batch(np.maximum(ts, floor), batch.columns), LateRows(late, np.zeros(len(ts), np.bool_))
+        overtaken = ts < cut
+        return Batch(np.maximum(ts, cut), batch.columns), LateRows(late | overtaken, overtaken)
 
     def _remember(self, mark: _Mark) -> None:
         self.marks.append(mark)
@@ -159,13 +189,14 @@ class Intake:
         return parts[partition]
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, floor: int = 0
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, floor: int | None = None
     ) -> LateRows:
         """Take tuples in arrival order.
 
         Args:
             offsets: (n,) int64 ascending log offsets; by default they continue from the last offset.
-            floor: for a replay: rows with ts below it advance the clock but are neither taken nor late.
+            floor: for a replay: rows with ts below it advance the clock but are neither taken nor late; those of a
+                table hold from then on. None where this is no replay.
         """
         found, taken = self._part(stream, partition).push(batch, offsets, self.cut, floor)
         self.pending_tuples += taken

@@ -27,7 +27,7 @@ class SourceSelection:
     def __init__(self, query: Query) -> None:
         self._query = query
         aliases = tuple(source.alias for source in query.sources)
-        names = dict.fromkeys([*(s.name for s in query.streams()), *(t.name for t in query.tables())])
+        names = dict.fromkeys([*(s.name for s in query.joined_streams()), *(t.name for t in query.tables())])
         self.aliases_of = {n: tuple(src.alias for src in query.sources if src.stream.name == n) for n in names}
         self._selections = {alias: selections(query, alias) for alias in aliases}
         self._possible = all(holds(p, _no_column, 1)[0] for p in constants(query))

@@ -271,7 +271,7 @@ class GroupEngine(IntakeMethods):
             self._final_results.setdefault(name, []).extend(batches)
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int | None = None
     ) -> LateRows:
         """Take tuples of one partition in arrival order. See `Intake.push`."""
         found = self._intake.push(stream, partition, batch, offsets, floor)

@@ -95,13 +95,17 @@ def _observed(query: Query, samples: Mapping[str, Batch], declared: Statistics) 
             span = float(batch.ts.max() - batch.ts.min())
             rates.setdefault(source.alias, len(batch) * 1000.0 / max(span, 1.0))
         passed = np.ones(len(batch), np.bool_)
+        # A sample of a stream lacks what its tuples will be looked up for.
+        there = {"_ts", *batch.columns}
         for predicate in selections(query, source.alias):
-            passed &= holds(predicate, _resolver(batch), len(batch))
+            if all(column.name in there for column in columns_of(predicate)):
+                passed &= holds(predicate, _resolver(batch), len(batch))
         selected[source.alias] = max(float(passed.mean()), 0.5 / len(batch))
         for predicate in conjuncts(query):
             for column in columns_of(predicate):
                 key = (column.alias, column.name)
-                if column.alias == source.alias and key not in distinct and len(aliases_of(predicate)) > 1:
+                read = column.alias == source.alias and column.name in there
+                if read and key not in distinct and len(aliases_of(predicate)) > 1:
                     distinct[key] = _distinct(_resolver(batch)(column))
     return Statistics(rates, distinct, selected, rows=rows)
 

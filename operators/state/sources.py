@@ -128,13 +128,13 @@ class Sources:
         self.stores: dict[str, SourceStore] = {}
         self._counted = [
             stream.name
-            for stream in query.streams()
+            for stream in query.joined_streams()
             if any(s.stream.name == stream.name and s.alias in self.rows_windows for s in query.sources)
         ]
-        self._ordinals = {stream.name: number for number, stream in enumerate(query.streams())}
-        inputs: list[Stream | Table] = [*query.streams(), *query.tables()]
+        self._ordinals = {stream.name: number for number, stream in enumerate(query.joined_streams())}
+        inputs: list[Stream | Table] = [*query.joined_streams(), *query.tables()]
         for stream in inputs:
-            types = {f.name: f.type for f in stream.fields}
+            types = {f.name: f.type for f in query.fields_of(stream)}
             fields = [(name, types[name]) for name in types if name in wanted[stream.name]]
             fields.append(("_ts", Type.TIMESTAMP))
             self.stores[stream.name] = SourceStore(

@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from schemas.columns import I64, OP_KEY, Batch, Column, Mask
+from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import UsageError
 from schemas.expression_text import text_of
-from schemas.query import Query, Type, group_column, type_of
+from schemas.query import OP_KEY, Query, Type, group_column, type_of
 
 TIMESTAMP_KEY: Final = "_ts"
 PHASE_KEY: Final = "_phase"

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from lark import Token, Tree
 
 from schemas.avro.result_schema import same_field
+from schemas.errors import QueryError
 from schemas.language.clauses import Clauses, bind_window
 from schemas.language.declarations import bind_result_format, bind_stream, bind_table, checked_topic
 from schemas.language.expressions import EVENT_TIME, Scope
 from schemas.language.grouping import bind_aggregation, check_partitions, grouped_scope
+from schemas.language.lookups import Lookups, TableInFrom, bind_time
 from schemas.language.query_text import (
     Node,
     QueryText,
@@ -83,14 +85,17 @@ def _bind_query(
 ) -> Query:
     topic_node, key_node, options_node, items_node, sources_node, clauses_node = node.children
     sources_tree, clauses = tree(sources_node), Clauses(tree(clauses_node), text)
-    source_nodes = _nodes_of(sources_tree, "source")
+    source_nodes = _source_nodes(sources_tree)
     if clauses.excepts and len(source_nodes) > 1:
         raise text.error("EXCEPT takes from one stream: FROM a [window] EXCEPT b [window] ON ...", source_nodes[1])
     source_nodes += [tree(clause.children[1]) for clause in clauses.excepts]
-    sources = _bind_sources(source_nodes, streams, clauses.window_of_all(), text)
+    named = _bind_sources(source_nodes, streams, clauses.window_of_all(), text)
+    tables = tuple(_bind_as_of(sources_tree, named, text))
+    timed = {one.source.alias for one in tables}
+    sources = tuple(source for source in named if source.alias not in timed)
     _check_tables(sources, source_nodes, bool(clauses.excepts), text)
-    read = sources[:1] if clauses.excepts else sources
-    scope = Scope(text, {source.alias: source for source in read})
+    scope = Scope(text, {source.alias: source for source in (named[:1] if clauses.excepts else named)})
+    lookups = Lookups(tables, scope)
     if clauses.excepts:
         _check_reads(items_node, sources, 0, text)
         for piece in tree(clauses_node).children:
@@ -114,14 +119,16 @@ def _bind_query(
             clauses.excepts[0].children[0],
         )
     outputs = tuple(_bind_outputs(tree(items_node), grouped or scope))
-    everything = Scope(text, {source.alias: source for source in sources})
+    everything = Scope(text, {source.alias: source for source in named})
     conditions = [*predicates, *(p for part in subtracted for p in part.on)]
+    conditions += [p for one in tables if one.on is not None for p in scope.conjuncts(one.on)]
     partition_by, partition = _bind_partition_by(clauses, everything, conditions)
+    partition_by = lookups.partition_by(partition_by, clauses.keyword("partition_by"))
     aggregation = None
     if grouped is not None:
         aggregation = bind_aggregation(grouped, clauses)
         check_partitions(aggregation, partition, clauses, text)
-    sink = _bind_sink(topic_node, sources, text)
+    sink = _bind_sink(topic_node, named, text)
     key = _bind_key(key_node, outputs, aggregation is not None, text)
     result_format = bind_result_format(options_node, key, text)
     if result_format.format in ("avro", "protobuf"):
@@ -137,15 +144,17 @@ def _bind_query(
             place,
         )
     start, end = span(node)
+    joined = lookups.split(predicates)
     return Query(
         name,
         sink,
         sources,
-        tuple(predicates),
-        outputs,
+        joined,
+        lookups.outputs(outputs),
         partition_by,
-        aggregation,
+        None if aggregation is None else lookups.aggregation(aggregation),
         subtracted,
+        lookups.lookups,
         result_format=result_format,
         text=text.text[start:end],
     )
@@ -153,6 +162,39 @@ def _bind_query(
 
 def _nodes_of(node: Tree[Token], kind: str) -> list[Tree[Token]]:
     return [tree(child) for child in node.children if tree(child).data == kind]
+
+
+def _bind_as_of(
+    sources_tree: Tree[Token], named: Sequence[Source], text: QueryText
+) -> Iterator[TableInFrom]:
+    """The tables of FROM that are read as of a time; `named` are all its sources."""
+    known = {source.alias: source for source in named}
+    kept = {id(node.children[1]): tree(node.children[2]).children[0] for node in _nodes_of(sources_tree, "left_join")}
+    nodes = _source_nodes(sources_tree)
+    timed = {alias for node in nodes if node.children[1] is not None for alias in (_alias_of(node),)}
+    others = {alias: source for alias, source in known.items() if alias not in timed}
+    for node in nodes:
+        if node.children[1] is not None:
+            of = bind_time(tree(node.children[1]), others, text)
+            yield TableInFrom(known[_alias_of(node)], of, node, kept.get(id(node)))
+        elif id(node) in kept:
+            raise text.error(
+                "LEFT JOIN takes a table in a topic, read as of a time: LEFT JOIN rates FOR SYSTEM_TIME AS OF "
+                "O._ts AS R ON R.cur = O.cur; between streams there are [INNER] JOIN ... ON and ','",
+                node,
+            )
+
+
+def _alias_of(node: Tree[Token]) -> str:
+    """The name that a source in FROM has in the query."""
+    name_token, _, alias_token, _ = node.children
+    return identifier(alias_token if alias_token is not None else name_token)
+
+
+def _source_nodes(sources_tree: Tree[Token]) -> list[Tree[Token]]:
+    """The sources of FROM, in text order."""
+    pieces = [tree(child) for child in sources_tree.children]
+    return [tree(piece.children[1]) if piece.data == "left_join" else piece for piece in pieces if piece.data != "on"]
 
 
 def _bind_excepts(clauses: Clauses, sources: Sequence[Source], text: QueryText) -> Iterator[Subtraction]:
@@ -218,7 +260,7 @@ def _bind_sources(
 ) -> tuple[Source, ...]:
     sources: dict[str, Source] = {}
     for source_node in nodes:
-        name_token, alias_token, window_node = source_node.children
+        name_token, as_of_node, alias_token, window_node = source_node.children
         stream = streams.get(identifier(name_token))
         if stream is None:
             hint = did_you_mean(identifier(name_token), streams)
@@ -228,10 +270,17 @@ def _bind_sources(
         if alias in sources:
             how = "give one of them another, as in " + f"{stream.name} {alias}2"
             raise text.error(f"alias {alias!r} stands for two streams; {how}", alias_token or name_token)
-        if isinstance(stream, Table):
+        if (as_of_node is not None) != (isinstance(stream, Stream) and stream.is_table):
+            raise _wrong_time(stream, alias, as_of_node, source_node, text)
+        if isinstance(stream, Table) or stream.is_table:
             if window_node is not None:
+                lives = (
+                    "its rows are there from the start and for ever"
+                    if isinstance(stream, Table)
+                    else "a version of a row holds until its next version"
+                )
                 raise text.error(
-                    f"{stream} takes no window: its rows are there from the start and for ever; write {stream.name}"
+                    f"{stream} takes no window: {lives}; write {stream.name}"
                     + (f" {alias}" if alias_token is not None else ""),
                     window_node,
                 )
@@ -248,6 +297,20 @@ def _bind_sources(
             )
         sources[alias] = Source(alias, stream, window)
     return tuple(sources.values())
+
+
+def _wrong_time(
+    stream: Stream | Table, alias: str, as_of_node: Node | None, source_node: Node, text: QueryText
+) -> QueryError:
+    """An error: a table in a topic is read as of a time, and nothing else is."""
+    if as_of_node is None:
+        return text.error(
+            f"{stream} changes over time: say when, with the event time of a stream: "
+            f"{stream.name} FOR SYSTEM_TIME AS OF O._ts AS {alias}",
+            source_node,
+        )
+    what = "its rows never change" if isinstance(stream, Table) else "it is a stream, and no table"
+    return text.error(f"FOR SYSTEM_TIME AS OF is for tables in topics; {stream}: {what}", as_of_node)
 
 
 def _check_tables(sources: Sequence[Source], nodes: Sequence[Tree[Token]], subtracting: bool, text: QueryText) -> None:

@@ -57,8 +57,8 @@ class _Uses:
         """Add what a SELECT uses."""
         streams: dict[str, str] = {}
         for node in select.find_data("source"):
-            name, *others = (identifier(child) for child in node.children[:2] if isinstance(child, Token))
-            streams[others[0] if others else name] = name
+            name, _, alias, _ = node.children
+            streams[identifier(_given(name if alias is None else alias))] = identifier(_given(name))
         for node in select.find_data("column"):
             first, second = (*node.children, None)[:2]
             if second is None:

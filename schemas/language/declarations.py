@@ -8,7 +8,7 @@ that name against Kafka's rule, since a stream read from a file may have any nam
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lark import Token, Tree
 
@@ -18,7 +18,23 @@ from schemas.errors import QueryError, UsageError
 from schemas.language.expressions import EVENT_TIME
 from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, numeral, shortened, tree, unquoted
 from schemas.paths import parse_path
-from schemas.query import METADATA, VALUE, WITH_SCHEMA, Field, Output, Path, ResultFormat, Stream, Table, Type, type_of
+from schemas.query import (
+    ENVELOPES,
+    GONE,
+    METADATA,
+    OP_KEY,
+    SOURCE_TIME,
+    VALUE,
+    WITH_SCHEMA,
+    Field,
+    Output,
+    Path,
+    ResultFormat,
+    Stream,
+    Table,
+    Type,
+    type_of,
+)
 
 FORMATS = ("json", "json-schema", "avro", "protobuf", "csv", "string")
 KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro", "protobuf")
@@ -30,6 +46,7 @@ _TABLE_OPTIONS = {
     "path": "path = 'rooms.csv'",
     "format": "format = 'csv'",
 }
+"""Of a table in a file. With `topic`, a table has the options of streams."""
 _OPTIONS = {
     "topic": "topic = 'sensors.temperature'",
     "format": "format = 'json'",
@@ -74,10 +91,30 @@ _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,240}")
 def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
     """The stream that CREATE STREAM declares."""
     name, fields, options = _declared(node, _OPTIONS, text)
+    marked = next(_primary_marks(node), None)
+    if marked is not None:
+        raise text.error("a stream has no PRIMARY KEY; KEY says that a column is in the record's key", marked)
+    return _in_topic(name, fields, options)
+
+
+def _primary_marks(node: Tree[Token]) -> Iterator[Tree[Token]]:
+    """The PRIMARY KEYs in a declaration."""
+    return (mark for mark in node.find_data("key_mark") if len(mark.children) > 1)
+
+
+def _in_topic(
+    name: str, fields: Mapping[str, Field], options: _Options, primary_key: tuple[str, ...] = ()
+) -> Stream:
+    """A stream, or a table, whose records are in a topic."""
     times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP and not field.key]
-    format, key_format = options.format(FORMATS) or FORMATS[0], options.key_format()
-    schema, registry = options.schema(format, key_format)
-    options.check_columns(format)
+    format = options.format((*FORMATS, *ENVELOPES) if primary_key else FORMATS) or FORMATS[0]
+    if format in ENVELOPES:
+        times = []
+        options.check_envelope()
+    written = ENVELOPES.get(format, format)
+    key_format = options.key_format(written if format in ENVELOPES else None)
+    schema, registry = options.schema(written, key_format)
+    options.check_columns(written)
     return Stream(
         name,
         tuple(fields.values()),
@@ -91,7 +128,8 @@ def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
         rate=options.rate(),
         distinct=options.distinct(),
         key_format=key_format,
-        message=options.message(format),
+        message=options.message(written),
+        primary_key=primary_key,
     )
 
 
@@ -130,16 +168,47 @@ def undeclared(node: Tree[Token], text: QueryText) -> Stream | None:
     )
 
 
-def bind_table(node: Tree[Token], text: QueryText) -> Table:
-    """The table that CREATE TABLE declares."""
+def bind_table(node: Tree[Token], text: QueryText) -> Table | Stream:
+    """The table that CREATE TABLE declares: in a file, or as a `Stream` of versions in a topic."""
+    if _names_topic(node):
+        return _bind_versions(node, text)
     name, fields, options = _declared(node, _TABLE_OPTIONS, text)
     path = options.path()
     if path is None:
         raise text.error(
-            f"table {name!r} needs the file of its rows: CREATE TABLE {name} (...) WITH ({_TABLE_OPTIONS['path']})",
+            f"table {name!r} needs the file or the topic of its rows: CREATE TABLE {name} (...) "
+            f"WITH ({_TABLE_OPTIONS['path']}), or WITH (topic = {name!r})",
             node.children[0],
         )
     return Table(name, tuple(fields.values()), path, options.format(TABLE_FORMATS))
+
+
+def _names_topic(node: Tree[Token]) -> bool:
+    options = node.children[-1]
+    return isinstance(options, Tree) and any(
+        str(tree(option).children[0]).strip("'").lower() == "topic" for option in options.children
+    )
+
+
+def _bind_versions(node: Tree[Token], text: QueryText) -> Stream:
+    """A table in a topic, whose records are the versions of its rows. Its primary key is in the records' keys."""
+    name, fields, options = _declared(node, _OPTIONS, text)
+    marked = [
+        identifier(tree(column).children[0]) for column in node.children[1:-1] if any(_primary_marks(tree(column)))
+    ]
+    if not marked:
+        raise text.error(
+            f"table {name!r} in a topic needs a key, which tells its rows apart: "
+            f"{next(iter(fields))} {next(iter(fields.values())).type} PRIMARY KEY",
+            node.children[0],
+        )
+    for column in map(tree, node.children[1:-1]):
+        name_token, _, mark, _ = column.children
+        if mark is not None and identifier(name_token) not in marked:
+            raise text.error("the key of a table's records is its primary key; write PRIMARY KEY, or drop KEY", mark)
+        if identifier(name_token) in (OP_KEY, GONE, SOURCE_TIME):
+            raise text.error(f"Weir has a use of its own for {identifier(name_token)!r}; rename it", name_token)
+    return _in_topic(name, fields, options, tuple(marked))
 
 
 def bind_result_format(node: Node | None, key: Sequence[Output], text: QueryText) -> ResultFormat:
@@ -181,7 +250,7 @@ def _declared(
 
 
 def _bind_field(node: Tree[Token], text: QueryText, *, of_topic: bool) -> Field:
-    name_token, type_token, key_token, path_token = node.children
+    name_token, type_token, key_mark, path_token = node.children
     name, written = identifier(name_token), str(type_token).upper()
     if name == EVENT_TIME:
         raise text.error(f"{EVENT_TIME!r} is every stream's event time; call this column otherwise", name_token)
@@ -195,9 +264,9 @@ def _bind_field(node: Tree[Token], text: QueryText, *, of_topic: bool) -> Field:
             path = parse_path(unquoted(str(path_token)))
         except UsageError as error:
             raise text.error(str(error), path_token) from None
-    field = Field(name, Type[written], () if path == (name,) else path, key=key_token is not None)
-    if key_token is not None and not of_topic:
-        raise text.error("the rows of a table's file have no keys; leave KEY out", key_token)
+    field = Field(name, Type[written], () if path == (name,) else path, key=key_mark is not None)
+    if key_mark is not None and not of_topic:
+        raise text.error("the rows of a table's file have no keys; leave KEY out", key_mark)
     if of_topic and (wrong := _misused(field)):
         raise text.error(wrong, path_token or name_token)
     return field
@@ -334,7 +403,14 @@ class _Options:
         if nested is not None and format in ("csv", "string"):
             raise self._refused("format", f"has no names, so FROM of column {nested!r} means nothing")
 
-    def key_format(self) -> str | None:
+    def check_envelope(self) -> None:
+        """Refuse what changes of a database's rows do not need."""
+        if "timestamp" in self._values:
+            raise self._refused("timestamp", "is known: a change of a database's row has the database's time")
+        if "schema" in self._values:
+            raise self._refused("schema", "is in the registry, where Debezium puts it")
+
+    def key_format(self, default: str | None = None) -> str | None:
         """The format of the records' keys; None if no column is in the key."""
         keys = [field for field in self._fields.values() if field.key]
         format = self.format(KEY_FORMATS, "key_format")
@@ -346,7 +422,7 @@ class _Options:
             raise self._refused("key_format", f"takes a whole key as a column, and there are {len(keys)}")
         nested = next((field.name for field in keys if field.path), None)
         if format is None:
-            return "string" if len(keys) == 1 and nested is None else "json"
+            return default or ("string" if len(keys) == 1 and nested is None else "json")
         if nested is not None and format in ("csv", "string"):
             raise self._refused("key_format", f"has no names, so FROM of column {nested!r} means nothing")
         return format

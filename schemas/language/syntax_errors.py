@@ -39,7 +39,6 @@ _LEFT_OUT = {
     "ORDER": ("ORDER BY", f"{_CLAUSES}; results come in timestamp order"),
     "LIMIT": ("LIMIT", _CLAUSES),
     "OFFSET": ("OFFSET", _CLAUSES),
-    "LEFT": ("LEFT JOIN", "[INNER] JOIN ... ON and ','"),
     "RIGHT": ("RIGHT JOIN", "[INNER] JOIN ... ON and ','"),
     "FULL": ("FULL JOIN", "[INNER] JOIN ... ON and ','"),
     "OUTER": ("OUTER JOIN", "[INNER] JOIN ... ON and ','"),
@@ -119,7 +118,11 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
         ("_INSERT", "INSERT INTO"),
         ("_INTO", "INTO"),
         ("_WITH", "WITH"),
+        ("KEY PRIMARY", "KEY or PRIMARY KEY"),
         ("KEY", "KEY"),
+        ("FOR", "FOR SYSTEM_TIME AS OF"),
+        ("_SYSTEM_TIME", "SYSTEM_TIME"),
+        ("_OF", "OF"),
         ("_ON", "ON"),
         ("_BY", "BY"),
         ("_AND", "AND"),
@@ -137,9 +140,10 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
 # Terminals that a message need not list next to one of the groups above.
 _IMPLIED = {
     "a comparison (=, <, BETWEEN, IN, LIKE, IS NULL)": frozenset({"_BETWEEN", "_IN", "_LIKE", "_IS", "NOT"}),
-    "JOIN": frozenset({"_INNER"}),
+    "JOIN": frozenset({"_INNER", "LEFT", "_OUTER"}),
+    "KEY or PRIMARY KEY": frozenset({"KEY"}),
     "';'": frozenset({"$END"}),
-    "an alias": frozenset({"_AS"}),
+    "an alias": frozenset({"_AS", "FOR"}),
     "an operator (+, -, *, /, %)": frozenset({"_DOT", "_LPAR"}),
 }
 _NAME_AFTER = {

@@ -12,10 +12,11 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,8 @@ from schemas.codecs.parquet_codec import ParquetDecoder
 from schemas.codecs.slots import count_lines
 from schemas.columns import Mask
 from schemas.errors import DataError, UsageError
-from schemas.query import Stream, Table
+from schemas.query import OP_KEY, Stream, Table
+from services.formats.changelogs import versions_of, with_operation
 
 BLOCK_BYTES: Final = 1 << 20
 """Read and decoded at a time: some ten thousand records, which fit the cache with their columns."""
@@ -41,6 +43,7 @@ PARQUET_ROWS: Final = 32_768
 MAX_RECORD_BYTES: Final = 1 << 28
 
 _BOM: Final = b"\xef\xbb\xbf"
+_HAS_OPERATION: Final = re.compile(rb'(?:^|,)"?%s"?\s*(?:,|$)' % OP_KEY.encode())
 _FORMATS: Final = {
     ".jsonl": "json",
     ".ndjson": "json",
@@ -107,6 +110,7 @@ class SourceFile:
                 f"declare a field with timestamp = '...'"
             )
         self.stream = stream
+        self._table = stream if isinstance(stream, Stream) and stream.is_table else None
         self._described = f"source {stream.name!r}" if isinstance(stream, Stream) else str(stream)
         self.name = path
         self.size: int | None = None
@@ -120,7 +124,7 @@ class SourceFile:
         self._read = self._open(path, packed)
         self._rest = self._first_bytes()
         self._lines = 1
-        self._decoder: JsonDecoder | CsvDecoder = JsonDecoder(stream)
+        self._decoder: JsonDecoder | CsvDecoder = JsonDecoder(self._declared([OP_KEY]))
         self._cut = end_of_lines
         if self.format == "csv":
             self._cut = end_of_records
@@ -196,7 +200,8 @@ class SourceFile:
         end = self._rest.find(b"\n") + 1 or len(self._rest)
         if not self._rest:
             raise DataError(f"{self.name} is empty, expected a CSV header")
-        decoder = CsvDecoder.with_header(self.stream, self._rest[:end], self.name)
+        names = [OP_KEY] if _HAS_OPERATION.search(self._rest[:end]) else []
+        decoder = CsvDecoder.with_header(self._declared(names), self._rest[:end], self.name)
         self._rest = self._rest[end:]
         self._lines = 2
         return decoder
@@ -207,7 +212,12 @@ class SourceFile:
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path}: not a readable Parquet file: {error}") from None
         self.size = Path(path).stat().st_size
-        self._rows = ParquetDecoder(self.stream, self._parquet.schema_arrow, path)
+        schema = self._parquet.schema_arrow
+        self._rows = ParquetDecoder(self._declared(schema.names), schema, path)
+
+    def _declared(self, names: Sequence[str]) -> Stream | Table:
+        """The stream or table as a file with these columns has it."""
+        return with_operation(self._table) if self._table is not None and OP_KEY in names else self.stream
 
     def blocks(self) -> Iterator[SourceBlock]:
         """The file's records, block by block, in order.
@@ -228,7 +238,7 @@ class SourceFile:
                 raise DataError(f"{self.name}: cannot be read further after row {done}: {error}") from None
             if batch is None:
                 return
-            decoded = self._rows.decode(batch)
+            decoded = self._versions(self._rows.decode(batch), b"")
             lines = [done + letter.row + 1 for letter in decoded.dead]
             done += batch.num_rows
             yield SourceBlock(decoded, b"", lines, (self.size or 0) * done // total)
@@ -239,7 +249,7 @@ class SourceFile:
             if first:
                 block = block.removeprefix(_BOM)
                 first = False
-            decoded = self._decoder.decode_lines(block)
+            decoded = self._versions(self._decoder.decode_lines(block), block)
             if self.format == "json":
                 lines = [self._lines + letter.row for letter in decoded.dead]
                 self._lines += decoded.records
@@ -248,6 +258,17 @@ class SourceFile:
                 lines = self._csv_lines(block, decoded)
                 self._lines += count_lines(block)
                 yield SourceBlock(decoded, b"", lines, self._position())
+
+    def _versions(self, decoded: Decoded, block: bytes) -> Decoded:
+        """The decoded records of a table as versions of its rows."""
+        if self._table is None:
+            return decoded
+        starts = decoded.starts
+
+        def raw(row: int) -> bytes:
+            return b"" if starts is None else block[starts[row] : starts[row + 1]].rstrip(b"\r\n")
+
+        return versions_of(self._table, decoded, raw)
 
     def _csv_lines(self, block: bytes, decoded: Decoded) -> list[int]:
         """The lines of the dead letters; a quoted newline makes a record span several."""

@@ -16,8 +16,17 @@ from schemas.codecs.json_schema import FramedJsonDecoder
 from schemas.codecs.string_codec import StringDecoder
 from schemas.codecs.wanted import Wanted
 from schemas.errors import DataError, UsageError
-from schemas.query import Query, Stream, Type
-from services.formats.records import Decoder, RecordDecoder, WholeKeys, as_record, key_stream, value_stream
+from schemas.query import ENVELOPES, Query, Stream, Type
+from services.formats.changelogs import EnvelopeDecoder, VersionDecoder, keys_only
+from services.formats.records import (
+    Decoder,
+    RecordDecoder,
+    RecordsDecoder,
+    WholeKeys,
+    as_record,
+    key_stream,
+    value_stream,
+)
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_files import read_schema
 from services.formats.schema_kinds import KINDS
@@ -99,12 +108,20 @@ class Decoders:
                 self._registries[url, kind.name] = found
             return found.schema
 
-    def records_of(self, stream: Stream) -> RecordDecoder:
-        """The decoder of a stream's records in a topic, with the columns that are not in their values.
+    def records_of(self, stream: Stream) -> RecordsDecoder:
+        """The decoder of a stream's records in a topic, with the columns that are not in their values; of a table's, as
+        versions of its rows.
 
         Raises:
             UsageError: it is not known where their schemas are.
         """
+        if stream.format in ENVELOPES:
+            return EnvelopeDecoder(stream, self._parts_of)
+        if stream.is_table:
+            return VersionDecoder(stream, self._parts_of(stream), self._parts_of(keys_only(stream)))
+        return self._parts_of(stream)
+
+    def _parts_of(self, stream: Stream) -> RecordDecoder:
         value = value_stream(stream)
         return RecordDecoder(stream, self.of(value) if value.fields else None, self._of_keys(stream))
 

@@ -20,10 +20,10 @@ from schemas.codecs.results import (
     TextKeys,
     ValueEncoder,
 )
-from schemas.columns import OP_KEY, Batch
+from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
-from schemas.query import Query, ResultFormat, Type, type_of
+from schemas.query import OP_KEY, Query, ResultFormat, Type, type_of
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_registry import register_schema
 from services.process.logs import get_log

@@ -17,7 +17,7 @@ import orjson
 from schemas.avro.schema import Avro, AvroField
 from schemas.codecs.decoded import DeadLetter, Decoded, RecordError, check_event_time, in_range
 from schemas.codecs.string_codec import StringDecoder
-from schemas.columns import DTYPES, I64, Batch, Column
+from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
 from schemas.query import KEY, VALUE, Field, Stream, Type
 
@@ -57,6 +57,17 @@ class TopicRecords(Protocol):
 
     def timestamps(self) -> I64:
         """(n,) int64 milliseconds; negative where a record has none."""
+
+
+class RecordsDecoder(Protocol):
+    """Decodes the records of one stream, or of a table."""
+
+    def decode(self, records: TopicRecords) -> Decoded:
+        """Decode records.
+
+        Raises:
+            SchemaUnavailable: a record's schema is not known yet.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +233,7 @@ def _decoded(part: _Part, raw: Sequence[bytes | None], rows: I64, dead: dict[int
     chosen = places[rows]
     columns = {field.name: found.batch.columns[field.name] for field in part.fields}
     if (chosen == null).any():
-        columns = {name: Column.concat([column, _null(column.type)]) for name, column in columns.items()}
+        columns = {name: Column.concat([column, Column.null(column.type)]) for name, column in columns.items()}
     elif len(chosen) == null:
         return columns
     return {name: column.take(chosen) for name, column in columns.items()}
-
-
-def _null(type: Type) -> Column:
-    """One NULL. Not by `Column.from_values`, which imports pandas where that is installed."""
-    nothing = np.zeros(1, np.bool_)
-    if type is Type.STRING:
-        return Column(type, np.zeros(0, np.uint8), nothing, np.zeros(2, np.int64))
-    return Column(type, np.zeros(1, DTYPES[type]), nothing)

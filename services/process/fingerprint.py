@@ -29,6 +29,9 @@ def fingerprint(query: Query) -> str:
         identity += _text((query.aggregation, query.subtracted))
     if query.tables():
         identity += repr([(t.name, [_column(f) for f in t.fields]) for t in query.tables()])
+    if query.lookups:
+        read = ((one.alias, one.table.name, one.table.primary_key, one.of, one.key) for one in query.lookups)
+        identity += _text(tuple(read))
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 

@@ -169,6 +169,6 @@ class Committer:
             return  # the disk must not be ahead of Kafka, and one snapshot per commit is enough
         self._snapshot_epoch = self._epoch_number
         cut = engine.cut
-        points = {key: lane.points(engine, [cut] * len(lane.inputs)) for key, lane in context.lanes.items()}
+        points = {key: lane.points_at(engine, cut) for key, lane in context.lanes.items()}
         snapshot = Snapshot(context.spec.cluster, context.spec.fingerprint, self._epoch_number, cut, points)
         context.snapshots.write(snapshot, engine.checkpoint())

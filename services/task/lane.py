@@ -73,7 +73,8 @@ class InputLane:
         self._histories = [ReplayHistory() for _ in self.streams]
         self._decoders = [(decoders or Decoders()).records_of(self._declared(stream)) for stream in self.streams]
         self._time_windowed = [
-            all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream) for stream in self.streams
+            not stream.is_table and all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream)
+            for stream in self.streams
         ]
 
     def _declared(self, stream: Stream) -> Stream:
@@ -118,10 +119,12 @@ class InputLane:
             if not len(part):
                 continue
             offsets = part.offsets()[decoded.rows]
-            floors = [floor for floor in self._floors[ordinal] if floor.cut > self._floor]
+            # A snapshot has no versions of tables' rows.
+            lowest = 0 if stream.is_table else self._floor
+            floors = [floor for floor in self._floors[ordinal] if floor.cut > lowest]
             bounds = np.searchsorted(offsets, [floor.offset for floor in floors]).tolist()
             for begin, stop, floor in zip(
-                [0, *bounds], [*bounds, len(offsets)], [self._floor, *(f.cut for f in floors)], strict=True
+                [0, *bounds], [*bounds, len(offsets)], [lowest, *(f.cut for f in floors)], strict=True
             ):
                 if stop > begin:
                     rows = self._with_positions(stream, decoded.batch.slice(begin, stop), offsets[begin:stop])
@@ -164,7 +167,7 @@ class InputLane:
                 continue
             offsets = batch.offsets()[decoded.rows]
             rows = self._with_positions(stream, rows, offsets)
-            late, overtaken = self._push(engine, ordinal, rows, offsets, 0)
+            late, overtaken = self._push(engine, ordinal, rows, offsets, None)
             if late.any():
                 self._note_overtaken(engine, ordinal, overtaken, offsets)
                 for row in np.flatnonzero(late).tolist():
@@ -174,7 +177,7 @@ class InputLane:
         self._advance_to(batch)
         return taken
 
-    def _push(self, engine: TaskEngine, ordinal: int, rows: Batch, offsets: I64, floor: int) -> LateRows:
+    def _push(self, engine: TaskEngine, ordinal: int, rows: Batch, offsets: I64, floor: int | None) -> LateRows:
         name, number = self.streams[ordinal].name, self.key[1]
         if name not in self._kept:
             return engine.push(name, number, rows, offsets, floor=floor)
@@ -224,6 +227,11 @@ class InputLane:
             floors = needed_floors(self._floors[ordinal], offset, horizon if self._time_windowed[ordinal] else 0)
             out.append(StreamPoint(offset, max_ts, floors))
         return tuple(out)
+
+    def points_at(self, engine: TaskEngine, cut: int) -> tuple[StreamPoint, ...]:
+        """Per stream, where to start reading again if all tuples before a cut are in a snapshot. A table's versions are
+        in none."""
+        return self.points(engine, [0 if stream.is_table else cut for stream in self.streams])
 
     def horizons(self, engine: TaskEngine) -> list[int]:
         """The current horizon of each stream."""

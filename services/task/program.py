@@ -44,7 +44,7 @@ class TaskEngine(Protocol):
         ...
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int = 0
+        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int | None = None
     ) -> LateRows:
         """Take tuples of one partition in arrival order."""
         ...

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -237,7 +237,7 @@ class TaskOpener:
             log=log,
             from_latest=self._active.spec.settings.start is Start.LATEST,
             accept_loss=self._accept_loss,
-            from_beginning=self._kind.internal_input(number),
+            from_beginning=[*self._kind.internal_input(number), *_of_tables(spec, lanes)],
             tables=spec.tables.contents,
             emits_changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
         )
@@ -311,6 +311,12 @@ class TaskOpener:
                 [(topics.spills, number), *self._kind.internal_output(number)],
             )
         return IdempotentSink(settings.clients, self._active.group, number, spec.topics, give_up, self._commit)
+
+
+def _of_tables(spec: TaskSpec, lanes: Iterable[Lane]) -> list[Lane]:
+    """The partitions of tables' topics, which are read from their beginning: a row may have changed long ago."""
+    topics = {stream.topic for stream in spec.query.streams() if stream.is_table}
+    return [lane for lane in lanes if lane[0] in topics]
 
 
 def _points(spec: TaskSpec, lane: Lane) -> int:

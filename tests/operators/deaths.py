@@ -20,7 +20,11 @@ class Life:
         self.engine = engine_of(case, **options)
         self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
 
-    def push(self, name: str, p: int, begin: int, stop: int, floor: int = 0) -> None:
+    def is_table(self, name: str) -> bool:
+        """Whether a source of rows is a table, whose versions are in no snapshot."""
+        return next(s for s in self.case.query.streams() if s.name == name).is_table
+
+    def push(self, name: str, p: int, begin: int, stop: int, floor: int | None = None) -> None:
         """Push rows begin .. stop of a partition under their log offsets."""
         stream = next(s for s in self.case.query.streams() if s.name == name)
         rows = self.case.rows[name][p][begin:stop]
@@ -75,13 +79,13 @@ def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, successor:
             checkpoint = life.engine.checkpoint()
             cut, live = checkpoint.cut, checkpoint.live_from
             blocks = [b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > live[b.stream]]
-            points = {key: life.engine.replay_point(*key, cut) for key in life.at}
+            points = {key: life.engine.replay_point(*key, 0 if life.is_table(key[0]) else cut) for key in life.at}
     born = Life(successor)
     if cut:
         born.engine.restore(cut, blocks_by_time(blocks))
         for (name, p), position in life.at.items():
             born.engine.set_clock(name, p, points[name, p].max_ts)
-            born.push(name, p, points[name, p].offset, position, floor=cut)
+            born.push(name, p, points[name, p].offset, position, floor=0 if born.is_table(name) else cut)
             born.at[name, p] = position
         born.engine.advance(life.engine.cut)
     else:

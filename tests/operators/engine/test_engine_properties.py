@@ -93,13 +93,22 @@ def test_accepted_tuples_make_the_oracles_results(case: Case, data: st.DataObjec
     waiting = {(name, p): list(part) for name, parts in case.rows.items() for p, part in enumerate(parts)}
     taken: Rows = {name: [[] for _ in parts] for name, parts in case.rows.items()}
     got: list[dict[str, object]] = []
+    largest = dict.fromkeys(waiting, 0)
     refused = 0
     while any(waiting.values()):
         name, p = data.draw(st.sampled_from([place for place, left in waiting.items() if left]))
         size = data.draw(st.integers(1, 4))
         piece, waiting[name, p] = waiting[name, p][:size], waiting[name, p][size:]
+        cut = task.cut
         late = task.push(name, p, to_batch(streams[name], piece)).late
-        taken[name][p] += [row for row, is_late in zip(piece, late.tolist(), strict=True) if not is_late]
+        for row, is_late in zip(piece, late.tolist(), strict=True):
+            if streams[name].is_table:
+                # A version that is late holds from the watermark on, or from where the task is.
+                reached = largest[name, p] - streams[name].disorder_ms
+                taken[name][p].append({**row, "ts": max(row["ts"], reached, cut)})
+                largest[name, p] = max(largest[name, p], row["ts"])
+            elif not is_late:
+                taken[name][p].append(row)
         refused += int(late.sum())
         idle = data.draw(st.sampled_from(list(waiting)))
         task.set_idle(*idle, data.draw(st.booleans()))
@@ -113,7 +122,8 @@ def test_accepted_tuples_make_the_oracles_results(case: Case, data: st.DataObjec
         replace(s, stream=replace(s.stream, disorder_ms=1_000)) if isinstance(s.stream, Stream) else s
         for s in case.query.sources
     )
-    expected = oracle.results(replace(case.query, sources=lenient), {**taken, **case.tables})
+    tables = tuple(replace(one, table=replace(one.table, disorder_ms=1_000)) for one in case.query.lookups)
+    expected = oracle.results(replace(case.query, sources=lenient, lookups=tables), {**taken, **case.tables})
     assert canonical(got) == canonical(expected)
     times = [row["_ts"] for row in got]
     assert times == sorted(times)  # type: ignore[type-var]

@@ -63,7 +63,12 @@ CASES = [
     ("CREATE STREAM x (a BIGINT) WITH (topic = x)", "x", "expected a number or a string"),
     # SQL that the language leaves out.
     ("CREATE VIEW x (a BIGINT)", "VIEW", "CREATE VIEW is not part of this version's language, which accepts"),
-    ("SELECT * FROM light LEFT JOIN temperature", "LEFT", "LEFT JOIN is not part of"),
+    ("SELECT * FROM light LEFT x", "x", "expected JOIN"),
+    (
+        "SELECT * FROM light L [ROWS 1] LEFT JOIN temperature T [ROWS 1] ON T.mote = L.mote",
+        "temperature T [ROWS 1]",
+        "LEFT JOIN takes a table in a topic",
+    ),
     ("SELECT * FROM light HAVING lux > 1", "HAVING", "HAVING is not part of this version's language"),
     ("SELECT * FROM light EXCEPT (SELECT 1)", "SELECT", "a SELECT inside another statement is not part of"),
     ("SELECT COUNT(DISTINCT lux) AS n FROM light", "DISTINCT", "DISTINCT is not part of"),

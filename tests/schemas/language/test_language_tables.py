@@ -95,7 +95,7 @@ CASES = [
         "R.room",
         "PARTITION BY takes columns of streams; every task reads the whole of table 'rooms'",
     ),
-    ("CREATE TABLE x (a BIGINT)", "x", "table 'x' needs the file of its rows: CREATE TABLE x (...) WITH (path ="),
+    ("CREATE TABLE x (a BIGINT)", "x", "table 'x' needs the file or the topic of its rows: CREATE TABLE x (...)"),
     ("CREATE TABLE x (a BIGINT) WITH (path = '')", "''", "option 'path' names a file"),
     ("CREATE TABLE x (a BIGINT) WITH (path = 5)", "5", "option 'path' takes a string, as in path = 'rooms.csv'"),
     (
@@ -105,8 +105,8 @@ CASES = [
     ),
     (
         "CREATE TABLE x (a BIGINT) WITH (path = 'x', topic = 'x')",
-        "topic",
-        "unknown option 'topic'; accepted: path, format",
+        "path",
+        "unknown option 'path'; accepted: topic, format",
     ),
     ("CREATE STREAM x (a BIGINT) WITH (path = 'x')", "path", "unknown option 'path'; accepted: topic, format"),
     ("CREATE TABLE rooms (a BIGINT) WITH (path = 'x')", "rooms", "table 'rooms' is declared twice"),
