@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 COVERAGE := --cov=schemas --cov=operators --cov=services --cov-report=term:skip-covered
 
-.PHONY: help setup browser screenshots kernels ahead demo demo-drift test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
+.PHONY: help setup browser screenshots kernels ahead demo demo-drift test test-deep test-one coverage test-slow mutation torture lint bench-engine bench-files bench-decode bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,10 +60,11 @@ lint: setup ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench-engine bench-files bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift: bench-%: setup
+bench-engine bench-files bench-decode bench-kafka bench-migrations bench-failover bench-jisc bench-hybmig bench-jit bench-juggler bench-spill bench-drift: bench-%: setup
 	@$(BIN)/weir bench $*
 bench-engine: ## measure the engine alone
 bench-files: ## measure files to files
+bench-decode: ## measure decoders of JSON, Avro and Protobuf
 bench-kafka: ## measure topic to topic
 bench-migrations: ## measure plan changes of a running worker, by strategy
 bench-failover: ## kill workers, and see how long results stay away

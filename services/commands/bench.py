@@ -119,6 +119,15 @@ def files(
 
 
 @app.command()
+def decode(quick: Quick = False, runs: Runs = None, seed: Seed = 1, json: Json = None) -> None:
+    """Records in JSON, Avro and Protobuf to columns, flat and nested, against decoders of other libraries."""
+    from ops.bench.decode.table import DecodeSettings, bench_decode
+
+    sizes = {"records": 20_000, "seconds": 0.1} if quick else {}
+    _measure(bench_decode, DecodeSettings(runs=runs or (2 if quick else 5), seed=seed, **sizes), json)
+
+
+@app.command()
 def kafka(
     bootstrap: Bootstrap = None,
     quick: Quick = False,

@@ -1,0 +1,1 @@
+"""`weir bench decode`: records (`shapes`) through decoders (`contenders`), into one table (`table`)."""
