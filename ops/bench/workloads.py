@@ -64,20 +64,30 @@ class Workload:
         """All columns of a stream."""
         return ("id", "ts", *self.streams[stream])
 
-    def sql(self, sink: str | None = None, topics: Mapping[str, str] | None = None) -> str:
+    def sql(
+        self,
+        sink: str | None = None,
+        topics: Mapping[str, str] | None = None,
+        format: str = "json",
+        result_format: str = "json",
+    ) -> str:
         """The program.
 
         Args:
             sink: the topic of an INSERT INTO.
             topics: the topic of each stream; its name when None.
+            format: of the records in these topics.
+            result_format: of the results.
         """
         lines = []
         for stream in self.streams:
             fields = ", ".join(f"{name} {'TIMESTAMP' if name == 'ts' else 'BIGINT'}" for name in self.columns(stream))
             topic = (topics or {}).get(stream, stream)
-            lines.append(f"CREATE STREAM {stream} ({fields}) WITH (topic = '{topic}', timestamp = 'ts');")
+            options = f"topic = '{topic}', timestamp = 'ts'" + _format_option(", ", format)
+            lines.append(f"CREATE STREAM {stream} ({fields}) WITH ({options});")
         if sink is not None:
-            lines.append(f"INSERT INTO '{sink}'")
+            option = _format_option("", result_format)
+            lines.append(f"INSERT INTO '{sink}'" + (f" WITH ({option})" if option else ""))
         lines.append("SELECT " + ", ".join(f"{stream}.id AS {stream.lower()}" for stream in self.streams))
         lines.append("FROM " + ", ".join(self.streams) + f" WINDOW RANGE {self.window_ms} MILLISECONDS")
         equal = [
@@ -115,6 +125,11 @@ class Workload:
         """The events of seconds start .. stop, by stream."""
         parts = [self.second(number, seed) for number in range(start, stop)]
         return {stream: Batch.concat([part[stream] for part in parts]) for stream in self.streams}
+
+
+def _format_option(before: str, format: str) -> str:
+    """The option that names a format, where it is not the default."""
+    return "" if format == "json" else f"{before}format = '{format}'"
 
 
 def three_way(times: int = 1, *, scale_values: bool = False) -> Workload:

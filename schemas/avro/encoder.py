@@ -42,7 +42,7 @@ class AvroValues:
         """Encode results."""
         nullable = [name != OP_FIELD for name in batch.columns]
         tail = _nullable_text(phase) if self.phase else b""
-        return _encode(self.number, list(batch.columns.values()), nullable, batch.ts, tail, len(batch))
+        return encode_records(self.number, list(batch.columns.values()), nullable, batch.ts, tail, len(batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class AvroKeys:
     def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
         """Encode one record per row."""
         nothing = b"" if columns else _nullable_text(None)  # as `key_schema` says
-        return _encode(self.number, columns, [True] * len(columns), None, nothing, rows)
+        return encode_records(self.number, columns, [True] * len(columns), None, nothing, rows)
 
 
 def _nullable_text(text: str | None) -> bytes:
@@ -67,7 +67,7 @@ def _nullable_text(text: str | None) -> bytes:
     return b"\0" if text is None else bytes((2, 2 * len(raw))) + raw
 
 
-def _encode(
+def encode_records(
     number: int,
     columns: Sequence[Column],
     nullable: Sequence[bool],

@@ -91,7 +91,7 @@ class ProtobufValues:
         columns = [*batch.columns.values(), Column(Type.TIMESTAMP, batch.ts)]
         raw = (phase or "").encode()
         tail = b"" if phase is None else _tag(len(columns) + 1, Type.STRING) + bytes((len(raw),)) + raw
-        return _encode(self.number, columns, tail, len(batch))
+        return encode_records(self.number, columns, tail, len(batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,10 @@ class ProtobufKeys:
 
     def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
         """Encode one record per row."""
-        return _encode(self.number, columns, b"", rows)
+        return encode_records(self.number, columns, b"", rows)
 
 
-def _encode(number: int, columns: Sequence[Column], tail: bytes, rows: int) -> Encoded:
+def encode_records(number: int, columns: Sequence[Column], tail: bytes, rows: int) -> Encoded:
     """Encode records whose fields are some columns, numbered from 1, and end in some bytes."""
     head = bytes(1) + number.to_bytes(4, "big") + bytes(1)  # the last byte: the first message type
     tags = [np.frombuffer(_tag(n, column.type), np.uint8) for n, column in enumerate(columns, 1)]

@@ -149,10 +149,14 @@ def kafka(
         ),
     ] = None,
     rate: Annotated[int, typer.Option(min=100, help="Events per second of that run.")] = 30_000,
+    formats: Annotated[
+        bool, typer.Option("--formats", help="The rate from topics in JSON, Avro and Protobuf instead.")
+    ] = False,
     seed: Seed = 1,
     json: Json = None,
 ) -> None:
     """Topic to topic with `weir worker`, exactly once: rate, latency, memory."""
+    from ops.bench.kafka.formats import bench_formats
     from ops.bench.kafka.topic_to_topic import KafkaSettings, bench_kafka
 
     settings = KafkaSettings(
@@ -164,7 +168,7 @@ def kafka(
         rate=rate,
         seed=seed,
     )
-    _measure(bench_kafka, settings, json)
+    _measure(bench_formats if formats else bench_kafka, settings, json)
 
 
 @app.command()

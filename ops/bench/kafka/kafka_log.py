@@ -22,6 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from ops.bench.measuring.measure import Progress
 from ops.bench.workloads import Workload
 from schemas.codecs.json_codec import JsonDecoder
+from schemas.columns import Batch
 from schemas.errors import BrokerError
 from services.broker import broker as brokers
 
@@ -43,8 +44,24 @@ def make_topics(bootstrap: str, names: Sequence[str]) -> None:
     raise BrokerError(f"topics {', '.join(names)} have no leader after {DEADLINE_SECONDS:g} s")
 
 
+Encode = Callable[[str, Batch], Sequence[bytes]]
+"""Makes the records of events of a stream."""
+
+
+def json_lines(stream: str, events: Batch) -> Sequence[bytes]:
+    """Events in JSON."""
+    frame = pl.DataFrame({name: column.values for name, column in events.columns.items()})
+    return frame.write_ndjson().encode().splitlines()
+
+
 def fill(
-    bootstrap: str, workload: Workload, topics: Mapping[str, str], seconds: int, seed: int, progress: Progress
+    bootstrap: str,
+    workload: Workload,
+    topics: Mapping[str, str],
+    seconds: int,
+    seed: int,
+    progress: Progress,
+    encode: Encode = json_lines,
 ) -> None:
     """Write the events of `seconds` of event time, all streams in parallel."""
     # Without idempotence, requests that a busy machine repeats would change the order, and events would be late.
@@ -53,12 +70,11 @@ def fill(
     for number in range(seconds):
         progress.say(f"filling topics: second {number + 1} of {seconds}")
         for stream, batch in workload.second(number, seed).items():
-            frame = pl.DataFrame({name: column.values for name, column in batch.columns.items()})
             topic = topics[stream]
-            for line in frame.write_ndjson().encode().splitlines():
+            for record in encode(stream, batch):
                 while True:
                     try:
-                        producer.produce(topic, line)
+                        producer.produce(topic, record)
                         break
                     except BufferError:
                         producer.poll(0.1)

@@ -73,7 +73,7 @@ class KafkaSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bench:
+class Bench:
     """What all measurements share."""
 
     report: Report
@@ -84,10 +84,14 @@ class _Bench:
     folder: Path
     tag: str
 
-    def query(self, workload: Workload, topics: Mapping[str, str], sink: str) -> Path:
-        """Write the program to a file."""
+    def query(self, workload: Workload, topics: Mapping[str, str], sink: str, *formats: str) -> Path:
+        """Write the program to a file.
+
+        Args:
+            formats: of the topics and of the results, as `Workload.sql` has them.
+        """
         path = self.folder / f"{sink}.sql"
-        path.write_text(workload.sql(sink, topics))
+        path.write_text(workload.sql(sink, topics, *formats))
         return path
 
     def topics(self, workload: Workload, name: str) -> dict[str, str]:
@@ -114,7 +118,7 @@ def bench_kafka(settings: KafkaSettings, progress: Progress) -> Report:
         running_broker(settings.bootstrap, settings.heap, Path(name) / "broker", progress) as (bootstrap, pid, about),
     ):
         report.settings = {**report.settings, "broker": about}
-        bench = _Bench(report, settings, progress, bootstrap, pid, Path(name), f"weir-bench-{os.urandom(3).hex()}")
+        bench = Bench(report, settings, progress, bootstrap, pid, Path(name), f"weir-bench-{os.urandom(3).hex()}")
         _throughput(bench)
         _latency(bench)
         if tells_memory():
@@ -124,14 +128,14 @@ def bench_kafka(settings: KafkaSettings, progress: Progress) -> Report:
     return report
 
 
-def _throughput(bench: _Bench) -> None:
+def _throughput(bench: Bench) -> None:
     """The ceilings and the worker in turns, all over the same topics."""
     settings, report, progress = bench.settings, bench.report, bench.progress
     workload = three_way().scaled(settings.share)
     topics = bench.topics(workload, "in")
     fill(bench.bootstrap, workload, topics, settings.seconds, settings.seed, progress)
     events = settings.seconds * workload.events_per_second
-    expected = _expected(workload, settings)
+    expected = expected_results(workload, settings)
     loops = {
         "confluent-kafka and orjson, consume and decode": decode_objects,
         "confluent-kafka and Weir's decoder, consume and decode": decode_columns(workload, topics),
@@ -147,7 +151,7 @@ def _throughput(bench: _Bench) -> None:
             ceilings[name].append(read_through(bench.bootstrap, list(topics.values()), events, decode))
         progress.say(f"weir worker: run {run} of {settings.runs}")
         sink = f"{bench.tag}-out-{run}"
-        rate, cpu, broker = _drain(bench, workload, topics, sink)
+        rate, cpu, broker = drain(bench, workload, bench.query(workload, topics, sink), sink)
         whole.append(rate)
         per_cpu.append(cpu)
         broker_cpu.append(broker)
@@ -177,7 +181,7 @@ def _throughput(bench: _Bench) -> None:
     _naive(bench, workload, topics)
 
 
-def _expected(workload: Workload, settings: KafkaSettings) -> int:
+def expected_results(workload: Workload, settings: KafkaSettings) -> int:
     """How many results are delivered once everything has been read: the last millisecond waits for later tuples."""
     engine = Engine(workload.query())
     results = 0
@@ -188,10 +192,13 @@ def _expected(workload: Workload, settings: KafkaSettings) -> int:
     return results
 
 
-def _drain(bench: _Bench, workload: Workload, topics: Mapping[str, str], sink: str) -> tuple[float, float, float]:
+def drain(bench: Bench, workload: Workload, query: Path, sink: str, *options: str) -> tuple[float, float, float]:
     """Let a fresh worker read everything.
 
     The clock runs from when the window has filled until the last results are committed.
+
+    Args:
+        options: more ones of the worker.
 
     Returns:
         events per second, events per second of its processor time, and the broker's cores.
@@ -199,21 +206,20 @@ def _drain(bench: _Bench, workload: Workload, topics: Mapping[str, str], sink: s
     seconds = bench.settings.seconds
     last = int(workload.second(seconds - 1, bench.settings.seed)["A"].ts[-1])
     full = min(workload.window_ms // 1000, seconds // 2) * workload.events_per_second
-    query = bench.query(workload, topics, sink)
-    with WorkerProcess(bench.bootstrap, query, bench.folder / sink, sink) as worker:
+    with WorkerProcess(bench.bootstrap, query, bench.folder / sink, sink, *options) as worker:
         found = worker.wait(lambda m: m.get("input_tuples_total", 0) >= full, "the window fills")
         began, cpu = time.perf_counter(), worker.cpu_seconds()
         broker = cpu_seconds(bench.broker_pid) if bench.broker_pid is not None else 0.0
         before = found["input_tuples_total"]
         found = worker.wait(lambda m: m.get("watermark_milliseconds", 0) >= last, f"watermark {last}")
         took = time.perf_counter() - began
-        events = found["input_tuples_total"] - before
+        events = max(1.0, found["input_tuples_total"] - before)  # of tiny topics, all may have been read before
         used = worker.cpu_seconds() - cpu
         shared = cpu_seconds(bench.broker_pid) - broker if bench.broker_pid is not None else 0.0
     return events / took, events / max(used, 0.01), shared / took
 
 
-def _naive(bench: _Bench, workload: Workload, topics: Mapping[str, str]) -> None:
+def _naive(bench: Bench, workload: Workload, topics: Mapping[str, str]) -> None:
     events = min(30, bench.settings.seconds) * workload.events_per_second
     rates = []
     for run in range(1, bench.settings.runs + 1):
@@ -235,7 +241,7 @@ def paced(settings: KafkaSettings, rate: int) -> Workload:
     return replace(whole, rate=each, values=max(10, values), window_ms=settings.window_ms)
 
 
-def _latency(bench: _Bench) -> None:
+def _latency(bench: Bench) -> None:
     settings, report = bench.settings, bench.report
     rate = max(60, int(LATENCY_RATE * settings.share))
     workload = paced(settings, rate)
@@ -271,7 +277,7 @@ def _latency(bench: _Bench) -> None:
     report.add("latency, the worst result", "ms", [max(part) for part in parts])
 
 
-def _ages(bench: _Bench, sink: str, feed: Feed, skip: float) -> dict[int, list[float]]:
+def _ages(bench: Bench, sink: str, feed: Feed, skip: float) -> dict[int, list[float]]:
     """Milliseconds from producing a result's last component to reading the result; all results, by stretch."""
     ages: dict[int, list[float]] = {}
     consumer = reader(bench.bootstrap, [sink])
@@ -297,7 +303,7 @@ def _quantile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def _memory(bench: _Bench) -> None:
+def _memory(bench: Bench) -> None:
     """Measure at a constant rate how much memory the worker has, and whether it grows."""
     settings, report = bench.settings, bench.report
     rate = max(60, int(settings.rate * settings.share))
@@ -339,7 +345,7 @@ def _memory(bench: _Bench) -> None:
     )
 
 
-def _watch(bench: _Bench, worker: WorkerProcess, feed: Feed, skip: float, seconds: float) -> tuple[list[int], float]:
+def _watch(bench: Bench, worker: WorkerProcess, feed: Feed, skip: float, seconds: float) -> tuple[list[int], float]:
     """Resident bytes, sampled evenly once `skip` seconds have passed; and the worker's share of a core."""
     samples: list[int] = []
     began = time.monotonic()

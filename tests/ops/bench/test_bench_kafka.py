@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from ops.bench.kafka.failover import FailoverSettings, bench_failover
+from ops.bench.kafka.formats import bench_formats
 from ops.bench.kafka.migrations import MigrationSettings, bench_migrations
 from ops.bench.kafka.topic_to_topic import KafkaSettings, bench_kafka
 from ops.bench.measuring.measure import Progress, tells_memory
@@ -38,6 +39,19 @@ def test_the_benchmark_runs_and_prints_its_table(broker: SessionBroker) -> None:
     assert "WRONG" not in out.getvalue()
     if tells_memory():
         assert "bytes per live source tuple" in {row.unit for row in report.rows}
+
+
+@pytest.mark.kafka
+def test_formats_are_measured(broker: SessionBroker, registry: str) -> None:
+    settings = KafkaSettings(bootstrap=broker.bootstrap, runs=1, seconds=12, share=0.05)
+    pairs = [("json", "json"), ("avro", "protobuf"), ("protobuf", "avro")]
+    with Progress() as progress:
+        report = bench_formats(settings, progress, registry, pairs)
+    assert report.skipped == []
+    rows = {row.name: row for row in report.rows}
+    assert all(rows[f"{one} to {other}"].spread.median > 0 for one, other in pairs)
+    for name in ("avro to protobuf", "protobuf to avro"):
+        assert rows[f"{name}, share of json to json"].limit.value == 0.8  # type: ignore[union-attr]
 
 
 @pytest.mark.kafka
