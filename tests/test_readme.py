@@ -145,9 +145,9 @@ def test_the_tutorial_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-def test_the_commands_for_avro_print_what_is_shown(tmp_path: Path) -> None:
+def test_the_commands_for_avro_and_protobuf_print_what_is_shown(tmp_path: Path) -> None:
     tutorial = steps(text_of("formats.md"))
-    assert sum(step.shown is not None for step in tutorial) == 1
+    assert sum(step.shown is not None for step in tutorial) == 2
     for step, printed in zip(tutorial, run_steps(tutorial, tmp_path), strict=True):
         if step.shown is not None:
             assert printed == step.shown, step.commands
