@@ -75,7 +75,7 @@ class Rows:
 
     Args:
         hide_values: leave out values and keys, and what reasons show of them.
-        access: how to reach the schema registry of results in Avro.
+        access: how to reach the schema registry of results that have a schema.
     """
 
     def __init__(
@@ -235,9 +235,9 @@ def _as_json(query: Query, access: RegistryAccess) -> Callable[[bytes], bytes]:
     url = query.result_format.registry or access.url
     if not query.result_format.has_schema or url is None:
         return bytes
-    from services.ui.documents.avro_text import AvroText  # not above: it loads Arrow, which most pages do not need
+    from services.ui.documents.schema_text import SchemaText  # not above: it loads Arrow, which most pages do not need
 
-    return AvroText(url, access)
+    return SchemaText(url, access, (query.result_format.format, query.result_format.key_format or ""))
 
 
 def _time(message: Message) -> int:

@@ -6,17 +6,23 @@ import json
 import threading
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from confluent_kafka import Producer
 
+from schemas.codecs.encode import Encoded
 from schemas.codecs.json_codec import JsonDecoder
+from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
-from schemas.query import Query
+from schemas.query import Query, Type
 from services.delivery.epoch_output import RejectedRecord, RejectedRecords
+from services.formats.encoders import Encoders
+from services.formats.registry_access import RegistryAccess
 from services.kafka.records import RecordBatch
 from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
@@ -168,6 +174,43 @@ def test_values_are_text_or_bytes_in_hexadecimal(topics: Topics) -> None:
     ]
     assert read[5]["value"]["bytes"] == 2 * (MOST + 1)
     json.dumps(found)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("format", "key_format"), [("avro", "protobuf"), ("protobuf", "avro"), ("json-schema", "json")]
+)
+def test_values_and_keys_with_a_schema_are_shown_as_json(
+    topics: Topics, registry: str, format: str, key_format: str
+) -> None:
+    output, access = Output(topics), RegistryAccess(registry)
+    into = f"INSERT INTO '{output.sink}' KEY (k) WITH (format = '{format}', key_format = '{key_format}')"
+    encoders, written = Encoders(access), query(into)
+    encoders.prepare(written)
+    ts = np.array([NOW_MS, NOW_MS + 1, NOW_MS + 2])
+    made = encoders.of(written).encode(Batch(ts, {"k": Column.from_values([1, None, -3], Type.BIGINT)}))
+    values, keys = list(records(made)), list(records(made.keys))
+    readable = len(values)
+    frame, unknown = values[0][:5], b"\0\x7f\xff\xff\xff"
+    if format != "json-schema":
+        # Cut off, with something behind, of another message type or branch, of a schema that is not there.
+        values += [values[0][:-1], values[0] + b"\7", frame + b"\6" + values[0][6:], unknown + b"\0"]
+    for n, value in enumerate(values):
+        key = keys[n] if n < readable else None
+        output.plain.produce(output.sink, value, key, 0, timestamp=NOW_MS + n)
+    output.plain.flush(30)
+    found = Rows(output.clients, written, access=access).document({"kind": "results"})
+    shown = [(row["key"], row["value"]) for row in reversed(found["rows"])]
+    phase = {} if format == "json-schema" else {"_phase": None}
+    for (key, value), k, at in zip(shown, [1, None, -3], ts.tolist(), strict=False):
+        assert json.loads(key["text"]) == {"k": k}
+        assert json.loads(value["text"]) == {"k": k, "_ts": at} | phase
+    assert [value["text"] for _, value in shown[readable:]] == [raw.hex() for raw in values[readable:]]
+
+
+def records(made: Encoded | None) -> list[bytes]:
+    assert made is not None
+    return [made.data[begin : end - 1] for begin, end in pairwise(made.offsets.tolist())]
 
 
 @pytest.mark.kafka
