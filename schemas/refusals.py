@@ -98,6 +98,11 @@ def _table() -> Iterator[Refusal]:
                 "the queries of a group share one operator, so there are no joins to run as tasks of their own",
                 "give the queries PARTITION BY, and the operator has a task per partition",
             ),
+            (
+                Feature.LOOKUPS,
+                "a query that joins a running group would not know how the table's rows have come to be",
+                "run it with a worker of its own",
+            ),
         )
     )
     by_lineage = "it tells results by the lineage of their components, and a change of a set difference has none"

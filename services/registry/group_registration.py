@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import UNSET
 
+from schemas import refusals
 from schemas.codecs.encode import check_output_names
 from schemas.errors import UsageError
 from schemas.groups import streams_of
@@ -87,6 +88,7 @@ def check_group_queries(name: str, streams: Sequence[Stream], queries: Iterable[
         if query.sink is None:
             raise UsageError("a query of a group needs to know where results go: begin it with INSERT INTO 'topic'")
         check_output_names(query)
+        refusals.check(query, refusals.GROUP)
         for stream in query.streams():
             if known.get(stream.name) != stream:
                 how = "declares otherwise than" if stream.name in known else "reads, and that is not read by"
