@@ -64,7 +64,7 @@ class VersionedTable:
         rows = np.full(len(versions), NONE)
         columns = {name: versions.columns[name] for name, _ in self._fields if name != "_ts"}
         rows[~gone] = self._store.append(Batch(versions.ts, columns).take(~gone))
-        self._epoch = keys, rows, versions.ts, np.argsort(keys, kind="stable").astype(np.int64)
+        self._epoch = keys, rows, _writable(versions.ts), np.argsort(keys, kind="stable").astype(np.int64)
 
     def find(self, keys: Sequence[Column], ts: I64) -> I64:
         """Return (n,) int64 the store rows of the versions that hold at these times, NONE where there is none.
@@ -77,7 +77,7 @@ class VersionedTable:
         known, rows, times, order = self._epoch
         found = self._newest[numbers]
         if len(known):
-            newer = newest_before(numbers, ts, known[order], order, times)
+            newer = newest_before(numbers, _writable(ts), known[order], order, times)
             found = np.where(newer == NONE, found, rows[newer])
         return np.asarray(found, np.int64)
 
@@ -129,6 +129,11 @@ class VersionedTable:
     def size_bytes(self) -> int:
         """Return the bytes of its arrays."""
         return self._store.size_bytes() + self._keys.size_bytes() + self._newest.nbytes
+
+
+def _writable(ts: I64) -> I64:
+    """The times as an array for which kernels are compiled ahead; a copy of one that shares a file's memory."""
+    return ts if ts.flags.writeable else ts.copy()
 
 
 class TableLookups:

@@ -28,7 +28,18 @@ from typing import TYPE_CHECKING
 
 from ops.spark.expressions import join_key, sql_of
 from ops.spark.stage import OFF, PART, TS, field_column
-from schemas.query import ColumnRef, Compare, Expr, Query, Source, Stream, aliases_of, columns_of
+from schemas.query import (
+    ColumnRef,
+    Compare,
+    Expr,
+    Lookup,
+    Query,
+    Source,
+    Stream,
+    aliases_of,
+    columns_of,
+    looked_up,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +89,7 @@ def column_name(query: Query, column: ColumnRef) -> str:
     number = [source.alias for source in query.sources].index(column.alias)
     if column.name == "_ts":
         return f"s{number}_ts"
-    return f"s{number}_{field_column(query.sources[number].stream, column.name)}"
+    return f"s{number}_{field_column(query.fields_of(query.sources[number].stream), column.name)}"
 
 
 def answer(spark: SparkSession, query: Query, history: History) -> DataFrame:
@@ -249,7 +260,7 @@ def tuples_of(spark: SparkSession, query: Query, number: int, history: History, 
     source = query.sources[number]
     ordinal = -1
     if isinstance(source.stream, Stream):
-        ordinal = [stream.name for stream in query.streams()].index(source.stream.name)
+        ordinal = [stream.name for stream in query.joined_streams()].index(source.stream.name)
     place = f"named_struct('ts', {TS}, 'stream', {ordinal}, 'part', {PART}, 'off', {OFF})"
     prefix = f"s{number}_"
     exprs = [f"{name.removeprefix(prefix)} AS {name}" for name in columns if name != f"{prefix}ts"]
@@ -258,7 +269,44 @@ def tuples_of(spark: SparkSession, query: Query, number: int, history: History, 
     if source.window.kind == "ROWS":
         split = f"PARTITION BY {PART} " if history.copartitioned else ""
         exprs.append(f"lead({place}, {source.window.size}) OVER ({split}ORDER BY {TS}, {PART}, {OFF}) AS {prefix}last")
-    return spark.read.parquet(history.paths[source.stream.name]).selectExpr(*exprs)
+    tuples = spark.read.parquet(history.paths[source.stream.name])
+    for lookup in query.lookups:
+        if lookup.of == source.alias:
+            tuples = _looked_up(spark, query, lookup, history, tuples)
+    return tuples.selectExpr(*exprs)
+
+
+def _looked_up(spark: SparkSession, query: Query, lookup: Lookup, history: History, tuples: DataFrame) -> DataFrame:
+    """A stream's tuples with the columns of a table's rows as they are at the tuples' times.
+
+    Versions and tuples of a key are put into one order, at equal times the versions first. The last version before a
+    tuple holds then.
+    """
+    fields, table = query.fields_of(query.source(lookup.of).stream), lookup.table
+    split = [PART] if history.copartitioned else []
+    keys = [sql_of(expr, lambda c: TS if c.name == "_ts" else field_column(fields, c.name)) for expr in lookup.key]
+    own = [field_column(table.fields, name) for name in table.primary_key]
+    order = [*split, *(f"k{n}" for n in range(len(keys))), f"{TS} AS t", "kind", f"{PART} AS p", f"{OFF} AS o"]
+    there = ", ".join(f"'{name}', {name}" for name in tuples.columns)
+    known = [(field_column(table.fields, field.name), field.name) for field in table.fields]
+    values = ", ".join(f"'{name}', {name}" for name, _ in known)
+    gone = f"f{len(table.fields)}"
+    probes = tuples.selectExpr(
+        "*", *(f"{key} AS k{n}" for n, key in enumerate(keys)), "1 AS kind", f"named_struct({there}) AS tuple"
+    ).selectExpr(*order, "tuple", "NULL AS version")
+    versions = (
+        spark.read.parquet(history.paths[table.name])
+        .selectExpr("*", *(f"{name} AS k{n}" for n, name in enumerate(own)), "0 AS kind")
+        .selectExpr(*order, "NULL AS tuple", f"named_struct({values}, 'since', {TS}, 'gone', {gone}) AS version")
+    )
+    by = ", ".join([*split, *(f"k{n}" for n in range(len(keys)))])
+    last = f"last(version, true) OVER (PARTITION BY {by} ORDER BY t, kind, p, o ROWS UNBOUNDED PRECEDING) AS held"
+    found = probes.unionByName(versions).selectExpr("*", last).where("kind = 1")
+    columns = [
+        f"CASE WHEN NOT held.gone THEN held.{column} END AS {field_column(fields, looked_up(lookup.alias, name))}"
+        for column, name in (*known, ("since", "_ts"))
+    ]
+    return found.selectExpr("tuple.*", *columns)
 
 
 def _is_equality(expr: Expr) -> bool:

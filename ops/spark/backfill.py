@@ -150,6 +150,7 @@ def backfill_topics(
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
         report = BackfillReport(intake)
+        report.notes += compaction_notes(stage)
         if span.end is not None:
             history = History(stage.paths(), layout.copartitioned, span.begin, span.end)
             report.until = span.end
@@ -196,6 +197,15 @@ def _waiting(
     return [f"{', '.join(silent[:5])} hold no tuple yet, so no result is final; --to TIME answers up to a time anyway"]
 
 
+def compaction_notes(stage: Stage) -> list[str]:
+    """A note about each table of which Kafka has removed versions."""
+    return [
+        f"table {name!r} lacks offsets: Kafka has compacted its topic, and a version that is gone counts as if it had "
+        "never been"
+        for name in sorted(stage.compacted)
+    ]
+
+
 def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: ResultRange, stage: Stage) -> None:
     """Refuse topics whose beginning Kafka has deleted where that would change results.
 
@@ -210,6 +220,8 @@ def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: 
         if begin == 0 or begin >= end:
             continue
         place = f"{topic}[{number}] begins at offset {begin}: Kafka's retention has deleted what was before"
+        if any(stream.is_table and stream.topic == topic for stream in query.streams()):
+            raise StateError(f"{place}, and a table's rows may be as old as that")
         windows = [source.window for source in query.sources if not source.is_table]
         if any(window.kind != "RANGE" for window in windows):
             raise StateError(f"{place}, and ROWS and UNBOUNDED windows need all of it")

@@ -6,7 +6,7 @@ arrival, and left out: the answer is made of exactly the staged tuples.
 
 A file has the columns `f0`, `f1`, ... in the order of the declared fields, and
 
-    ts    event time in milliseconds; TABLE_TS for a table
+    ts    event time in milliseconds; TABLE_TS for a table in a file; for a version of a row, since when it holds
     part  the partition, `off` its offset (or the row's number): with `ts`, the position in the stream's order
 
 Cost: decoding on one core, some 500,000 records a second; Spark's part begins when everything is staged.
@@ -14,6 +14,7 @@ Cost: decoding on one core, some 500,000 records a second; Spark's part begins w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,16 +25,16 @@ import pyarrow.parquet as pq
 
 from schemas.columns import ARROW_TYPES, I64, Batch, Mask
 from schemas.errors import StateError
-from schemas.query import Query, Stream, Table
+from schemas.query import GONE, Field, Query, Stream, Table, Type
 
 TS, PART, OFF = "ts", "part", "off"
 ROW_GROUP = 1 << 18
 """Rows that are written together."""
 
 
-def field_column(stream: Stream | Table, name: str) -> str:
-    """The name of a declared field's column in the files."""
-    return f"f{[field.name for field in stream.fields].index(name)}"
+def field_column(fields: Sequence[Field], name: str) -> str:
+    """The name of a field's column in the files, and of one that is looked up behind them."""
+    return f"f{[field.name for field in fields].index(name)}"
 
 
 class Stage:
@@ -41,18 +42,21 @@ class Stage:
 
     Attributes:
         tuples: how many were staged.
-        late: by stream, how many were left out because they were late.
+        late: by stream, how many were late.
+        compacted: tables of which offsets are missing.
     """
 
     def __init__(self, folder: Path, query: Query) -> None:
         self.tuples = 0
         self.late: dict[str, int] = {}
+        self.compacted: set[str] = set()
         self._writers: dict[str, _ColumnFile] = {}
         inputs: list[Stream | Table] = [*query.streams(), *query.tables()]
         for number, given in enumerate(inputs):
             self._writers[given.name] = _ColumnFile(folder / f"input-{number}.parquet", given)
         self._largest: dict[tuple[str, int], int] = {}
         self._first: dict[tuple[str, int], int] = {}
+        self._last: dict[tuple[str, int], int] = {}
 
     def add(self, stream: Stream, partition: int, batch: Batch, offsets: I64, refused: Mask | None = None) -> Mask:
         """Stage consecutive tuples of a partition.
@@ -67,13 +71,35 @@ class Stage:
         Raises:
             StateError: the disk refuses them.
         """
-        late = self._late(stream, partition, batch.ts)
+        reached = self._reached(stream, partition, batch.ts)
+        late: Mask = batch.ts < reached
+        if stream.is_table:
+            versions = Batch(np.maximum(batch.ts, reached), batch.columns)
+            return self._add_versions(stream, partition, versions, offsets, late, refused)
         kept = ~late if refused is None else ~(late | refused)
         self.late[stream.name] = self.late.get(stream.name, 0) + int(np.count_nonzero(late))
         if kept.all():
             self._write(stream, partition, batch, offsets)
         elif kept.any():
             self._write(stream, partition, batch.take(kept), offsets[kept])
+        return late
+
+    def _add_versions(
+        self, table: Stream, partition: int, batch: Batch, offsets: I64, late: Mask, refused: Mask | None
+    ) -> Mask:
+        """Stage versions of a table's rows, late ones too: they hold from the watermark on that they are behind."""
+        if refused is not None and refused.any():
+            raise StateError(
+                f"offset {offsets[refused][0]} of {table}, partition {partition}, came after its idle timeout: it held "
+                "from where the running query was then, which nothing tells any more"
+            )
+        self.late[table.name] = self.late.get(table.name, 0) + int(np.count_nonzero(late))
+        last = self._last.get((table.name, partition), int(offsets[0]) - 1 if len(offsets) else 0)
+        if len(offsets):
+            self._last[table.name, partition] = int(offsets[-1])
+            if int(offsets[-1]) - last > len(offsets):
+                self.compacted.add(table.name)
+        self._write(table, partition, batch, offsets)
         return late
 
     def add_table(self, table: Table, rows: Batch) -> None:
@@ -110,17 +136,17 @@ class Stage:
         for writer in self._writers.values():
             writer.close()
 
-    def _late(self, stream: Stream, partition: int, ts: I64) -> Mask:
-        """(n,) bool: True where a tuple is more than the declared disorder behind the largest timestamp before it."""
+    def _reached(self, stream: Stream, partition: int, ts: I64) -> I64:
+        """(n,) int64 the partition's watermark before each tuple; no less than 0."""
         if not len(ts):
-            return np.zeros(0, np.bool_)
+            return np.zeros(0, np.int64)
         key = stream.name, partition
         self._first.setdefault(key, int(ts[0]))
         before = np.empty(len(ts), np.int64)
         before[0] = self._largest.get(key, int(ts[0]))
         np.maximum(before[0], np.maximum.accumulate(ts[:-1]), out=before[1:])
         self._largest[key] = max(int(before[-1]), int(ts[-1]))
-        return ts < before - stream.disorder_ms
+        return np.maximum(before - stream.disorder_ms, 0)
 
     def _write(self, given: Stream | Table, partition: int, batch: Batch, offsets: I64) -> None:
         self._writers[given.name].write(partition, batch, offsets)
@@ -132,11 +158,14 @@ class _ColumnFile:
 
     def __init__(self, path: Path, given: Stream | Table) -> None:
         self.path = path
-        self._names = [field.name for field in given.fields]
+        fields = list(given.fields)
+        if isinstance(given, Stream) and given.is_table:
+            fields.append(Field(GONE, Type.BOOLEAN))
+        self._names = [field.name for field in fields]
         self._waiting: list[pa.Table] = []
         self._rows = 0
-        fields = [(f"f{n}", ARROW_TYPES[field.type]) for n, field in enumerate(given.fields)]
-        self._schema = pa.schema([*fields, (TS, pa.int64()), (PART, pa.int32()), (OFF, pa.int64())])
+        columns = [(f"f{n}", ARROW_TYPES[field.type]) for n, field in enumerate(fields)]
+        self._schema = pa.schema([*columns, (TS, pa.int64()), (PART, pa.int32()), (OFF, pa.int64())])
         try:
             self._writer: Any = pq.ParquetWriter(path, self._schema, compression="zstd", store_schema=False)
         except OSError as error:

@@ -16,7 +16,7 @@ import os
 import pkgutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -35,6 +35,7 @@ from operators.autopilot.search import cheapest_of_order
 from operators.autopilot.survey import load_kernels
 from operators.data.tuples import FOREVER, Tuples
 from operators.engine.engine import Engine
+from operators.engine.lookups import VersionedTable
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.signatures import Signatures
@@ -66,7 +67,7 @@ from schemas.language.program import parse_program
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.descriptors import parse_file
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues
-from schemas.query import Field, Program, Stream, Type
+from schemas.query import GONE, Field, Program, Stream, Type
 
 ROWS: Final = 600
 """Tuples per stream and run: rings grow, are compacted and wrap around."""
@@ -359,6 +360,7 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     decoder.decode_lines(encode_tuples(batch.slice(0, ROWS // 4)).data)
     _through_avro(stream, batch.slice(0, ROWS // 4))
     _through_protobuf()
+    _through_lookups(stream, batch.slice(0, ROWS // 4))
     names = [field.name for field in stream.fields]
     csv = CsvDecoder.with_header(stream, ",".join(names).encode(), "warm-up.csv")
     csv.decode_lines(
@@ -382,6 +384,18 @@ def _through_avro(stream: Stream, results: Batch) -> None:
     raw = b"".join(bytes(8 if field.type is Type.DOUBLE else 1) for field in stream.fields)
     AvroDecoder(stream, wanted, schema).decode_values([raw])
     AvroDecoder(stream, wanted, lambda _: schema).decode_values([bytes(5) + raw])
+
+
+def _through_lookups(stream: Stream, versions: Batch) -> None:
+    """Look tuples up in a table whose rows change."""
+    names = [field.name for field in stream.fields]
+    table = VersionedTable(replace(stream, primary_key=tuple(names)), names)
+    gone = Column(Type.BOOLEAN, np.arange(len(versions)) % 5 == 0)
+    table.begin(Batch(versions.ts, {**versions.columns, GONE: gone}))
+    found = table.find([versions.columns[name] for name in names], versions.ts)
+    for name in names:
+        table.gather(name, found)
+    table.end()
 
 
 def _through_protobuf() -> None:

@@ -28,6 +28,7 @@ from ops.spark.stage import Stage
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.query import (
+    GONE,
     Arithmetic,
     Call,
     ColumnRef,
@@ -213,6 +214,7 @@ def plain(row: dict[str, Any]) -> str:
 
 def batch_of(rows: list[dict[str, Any]], timed: bool) -> Batch:
     columns = {f.name: Column.from_values([row.get(f.name) for row in rows], f.type) for f in FIELDS}
+    columns[GONE] = Column.from_values([row.get("_op") == "-" for row in rows], Type.BOOLEAN)
     return Batch(np.array([row["ts"] if timed else -1 for row in rows], np.int64), columns)
 
 
@@ -263,6 +265,17 @@ def telling(strategy: st.SearchStrategy[Case], least: int) -> st.SearchStrategy[
     return strategy.filter(lambda case: len(oracle.results(case.query, case.given)) >= least)
 
 
+def looking_up(strategy: st.SearchStrategy[Case]) -> st.SearchStrategy[Case]:
+    """Cases with results for which a row of a table has been found."""
+    return strategy.filter(
+        lambda case: any(
+            row.get(f"{one.alias}.v") is not None
+            for one in case.query.lookups
+            for row in oracle.results(case.query, case.given)
+        )
+    )
+
+
 def check(spark: SparkSession, make: Callable[[str], Path], case: Case) -> None:
     found = batch_answer(spark, case, make("answer"))
     expected = oracle.results(case.query, case.given)
@@ -303,6 +316,8 @@ def property_of(strategy: st.SearchStrategy[Case], examples: int, check: Any = c
 
 
 test_joins_equal_the_oracles = pytest.mark.deep(property_of(cases(), 2))
+test_lookups_equal_the_oracles = pytest.mark.deep(property_of(looking_up(cases(most_aliases=3)), 4))
+test_many_lookups = pytest.mark.slow(property_of(looking_up(cases()), 60))
 test_busy_joins_equal_the_oracles = pytest.mark.deep(property_of(busy_joins(), 2))
 test_set_differences_equal_the_oracles_in_order = pytest.mark.deep(property_of(subtractions(), 2))
 test_aggregates_equal_the_oracles_in_order = property_of(aggregated(busy_joins()), 2)
