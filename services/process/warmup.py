@@ -61,7 +61,7 @@ from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.parquet_codec import ParquetDecoder
 from schemas.codecs.results import FramedKeys, FramedValues, JsonKeys, JsonValues, ResultRecords, TextKeys
 from schemas.codecs.wanted import Wanted
-from schemas.columns import Batch
+from schemas.columns import Batch, Column
 from schemas.groups import query_group
 from schemas.language.program import parse_program
 from schemas.protobuf.decoder import ProtobufDecoder
