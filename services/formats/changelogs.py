@@ -184,7 +184,7 @@ class EnvelopeDecoder:
         for form in product((False, True), repeat=2):
             chosen = there & (wrapped == form[0]) & (wrapped_key == form[1])
             if chosen.any():
-                yield form, chosen
+                yield (form[0], form[1]), chosen
 
 
 def _no_record(row: int) -> bytes:
