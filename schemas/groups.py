@@ -31,7 +31,6 @@ from schemas.query import (
     Compare,
     Expr,
     Literal,
-    Output,
     Query,
     Source,
     Stream,
@@ -263,7 +262,7 @@ def _renamed(query: Query, names: Mapping[str, str]) -> Query:
         query,
         sources=tuple(replace(source, alias=names[source.alias]) for source in query.sources),
         predicates=tuple(expr(predicate) for predicate in query.predicates),
-        outputs=tuple(Output(output.name, expr(output.expr)) for output in query.outputs),
+        outputs=tuple(replace(output, expr=expr(output.expr)) for output in query.outputs),
         partition_by=tuple(over(column) for column in query.partition_by),
         aggregation=None if aggregation is None else replace(
             aggregation,

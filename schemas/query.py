@@ -364,11 +364,24 @@ def aliases_of(expr: Expr) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One key of a result object: `T.celsius`, or the alias given with AS."""
+    """One value of a result: `T.celsius`, or the alias given with AS.
+
+    Attributes:
+        nested: whether the dots of its name separate the names of objects in each other: an alias `"customer.id"`.
+    """
 
     name: str
     expr: Expr
+    nested: bool = False
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Where it is in a result object: the keys on the way."""
+        return tuple(self.name.split(".")) if self.nested else (self.name,)
+
+
+OP_KEY = "_op"
+"""The column that a set difference adds: "+" where a tuple enters the answer, "-" where it leaves the answer."""
 
 GROUPED = ""
 """The alias of a column that holds a group's value or aggregate; no source has this alias."""

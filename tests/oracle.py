@@ -59,6 +59,19 @@ def results(query: q.Query, rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
+def nested(query: q.Query, row: Row) -> dict[str, Any]:
+    """A result as the object that is written: values whose alias has dots are in objects in each other."""
+    aliased = {output.name for output in query.outputs if output.nested}
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        inside = found
+        *around, last = name.split(".") if name in aliased else [name]
+        for step in around:
+            inside = inside.setdefault(step, {})
+        inside[last] = value
+    return found
+
+
 def combinations(query: q.Query, streams: Mapping[str, Sequence[Tuple]]) -> list[Bound]:
     """The results as one tuple per alias, in the order of their newest components."""
     checks = first_checks(query)

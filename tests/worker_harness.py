@@ -95,7 +95,7 @@ class Case:
 
     def expected(self) -> Counter[str]:
         """The oracle's results over the rows written so far."""
-        return canonical(oracle.results(self.query, self.rows))
+        return canonical(oracle.nested(self.query, row) for row in oracle.results(self.query, self.rows))
 
 
 class Feed:

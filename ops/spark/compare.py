@@ -23,6 +23,7 @@ from ops.spark.answer import RESULT_TS, History
 from ops.spark.results import result_columns
 from schemas.codecs.encode import encode_results
 from schemas.columns import ARROW_TYPES, I64, Batch, Column
+from schemas.members import result_members
 from schemas.query import Query
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ def compare(spark: SparkSession, query: Query, exact: DataFrame, found: FoundRes
 
 def _example(query: Query, row: Any) -> Example:
     columns = {name: Column.from_values([row[key]], kind) for key, name, kind in result_columns(query)}
-    line = encode_results(Batch(np.array([row[RESULT_TS]], np.int64), columns)).data.decode().rstrip("\n")
+    batch = Batch(np.array([row[RESULT_TS]], np.int64), columns)
+    line = encode_results(batch, members=result_members(query)).data.decode().rstrip("\n")
     first, last = (None if at is None else (at["part"], at["off"]) for at in (row["first"], row["last"]))
     return Example(line, row["e"], row["f"], first, last)
 

@@ -14,9 +14,10 @@ from ops.spark.aggregates import emissions
 from ops.spark.answer import RESULT_TS, History, answer, output_column
 from ops.spark.difference import RESULT_OP, changes
 from schemas.avro.result_schema import field_name
-from schemas.codecs.encode import TIMESTAMP_KEY, encode_results
+from schemas.codecs.encode import TIMESTAMP_KEY, encode_results, member_array
 from schemas.columns import Batch, Column
 from schemas.errors import StateError, UsageError
+from schemas.members import result_members
 from schemas.query import OP_KEY, Field, Query, ResultFormat, Stream, Type, type_of
 from services.files.sinks import LineSink
 
@@ -50,8 +51,11 @@ def result_stream(query: Query, written: ResultFormat = JSON) -> Stream:
         written: how they are written.
     """
     renamed = written.format in ("avro", "protobuf")
-    paths = [(field_name(name),) if renamed else () for _, name, _ in result_columns(query)]
-    fields = [Field(name, kind, path) for (_, name, kind), path in zip(result_columns(query), paths, strict=True)]
+    fields = []
+    for output in query.outputs:
+        path = tuple(map(field_name, output.path)) if renamed else output.path
+        fields.append(Field(output.name, type_of(output.expr), path))
+    fields += [Field(OP_KEY, Type.STRING)] if query.subtracted else []
     fields.append(Field(TIMESTAMP_KEY, Type.TIMESTAMP))
     topic = query.sink or query.name
     return Stream("results", tuple(fields), topic, written.format, TIMESTAMP_KEY, registry=written.registry)
@@ -86,15 +90,16 @@ def open_results(path: str, query: Query) -> ResultFile:
     """
     if path.lower().endswith(PARQUET):
         return _ParquetResults(path, query)
-    return _LineResults(path)
+    return _LineResults(path, query)
 
 
 class _LineResults:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, query: Query) -> None:
         self._sink = LineSink("--out", path)
+        self._members = result_members(query)
 
     def write(self, batch: Batch) -> None:
-        self._sink.write(encode_results(batch).data)
+        self._sink.write(encode_results(batch, members=self._members).data)
 
     def close(self) -> None:
         self._sink.close()
@@ -104,11 +109,10 @@ class _ParquetResults:
     def __init__(self, path: str, query: Query) -> None:
         import pyarrow as pa
 
-        from schemas.columns import ARROW_TYPES
-
         self._path = path
-        self._columns = result_columns(query)
-        fields: list[Any] = [(name, ARROW_TYPES[kind]) for _, name, kind in self._columns]
+        self._members = result_members(query)
+        none = [Column.from_values([], kind) for _, _, kind in result_columns(query)]
+        fields: list[Any] = [(member.name, member_array(member, none).type) for member in self._members]
         self._schema = pa.schema([*fields, (TIMESTAMP_KEY, pa.int64())])
         try:
             self._file: Any = io.FileIO(path, "w")
@@ -119,7 +123,8 @@ class _ParquetResults:
     def write(self, batch: Batch) -> None:
         import pyarrow as pa
 
-        arrays = [batch.columns[name].to_arrow() for _, name, _ in self._columns]
+        columns = list(batch.columns.values())
+        arrays = [member_array(member, columns) for member in self._members]
         try:
             self._writer.write_table(pa.table([*arrays, pa.array(batch.ts)], schema=self._schema))
         except OSError as error:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas.avro.result_schema import OP_FIELD
 from schemas.codecs.encode import Encoded
 from schemas.codecs.kernels.avro_writer import (
     add_long_sizes,
@@ -23,7 +23,9 @@ from schemas.codecs.kernels.avro_writer import (
 )
 from schemas.codecs.results import read_only, write_records
 from schemas.columns import I64, U8, Batch, Column
-from schemas.query import Type
+from schemas.query import OP_KEY, Type
+
+_C = TypeVar("_C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +35,19 @@ class AvroValues:
     Attributes:
         number: of their schema.
         phase: whether this has `_phase`.
+        order: the numbers of the columns in the order in which the schema has them; None for the columns' own.
     """
 
     number: int
     phase: bool
+    order: tuple[int, ...] | None = None
 
     def encode(self, batch: Batch, phase: str | None) -> Encoded:
         """Encode results."""
-        nullable = [name != OP_FIELD for name in batch.columns]
+        found = _in_order(list(batch.columns.items()), self.order)
+        columns, nullable = [column for _, column in found], [name != OP_KEY for name, _ in found]
         tail = _nullable_text(phase) if self.phase else b""
-        return encode_records(self.number, list(batch.columns.values()), nullable, batch.ts, tail, len(batch))
+        return encode_records(self.number, columns, nullable, batch.ts, tail, len(batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +56,20 @@ class AvroKeys:
 
     Attributes:
         number: of their schema.
+        order: as `AvroValues` has it.
     """
 
     number: int
+    order: tuple[int, ...] | None = None
 
     def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
         """Encode one record per row."""
         nothing = b"" if columns else _nullable_text(None)  # as `key_schema` says
-        return encode_records(self.number, columns, [True] * len(columns), None, nothing, rows)
+        return encode_records(self.number, _in_order(columns, self.order), [True] * len(columns), None, nothing, rows)
+
+
+def _in_order(columns: Sequence[_C], order: Sequence[int] | None) -> Sequence[_C]:
+    return columns if order is None else [columns[n] for n in order]
 
 
 def _nullable_text(text: str | None) -> bytes:

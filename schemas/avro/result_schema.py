@@ -4,7 +4,8 @@
       {"name": "mote", "type": ["null", "long"], "default": null}, ...
       {"name": "_ts", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}
 
-Any output may be null, so each is a union with null. `_phase` is there where results can come late: not for aggregates
+Any output may be null, so each is a union with null. An object of outputs is a record, `alarms_customer`, and never
+null. `_phase` is there where results can come late: not for aggregates
 and EXCEPT, whose results never do.
 """
 
@@ -17,11 +18,11 @@ from typing import Any, Final
 import orjson
 
 from schemas.avro.schema import PRIMITIVES
-from schemas.query import Query, Type, type_of
+from schemas.members import Member, result_members
+from schemas.query import OP_KEY, Query, Type, type_of
 
 TIMESTAMP_FIELD: Final = "_ts"
 PHASE_FIELD: Final = "_phase"
-OP_FIELD: Final = "_op"
 NOTHING_FIELD: Final = "group"
 
 _TIMESTAMP: Final = {"type": "long", "logicalType": "timestamp-millis"}
@@ -48,20 +49,23 @@ def value_schema(query: Query, record: str) -> str:
     Args:
         record: the full name of the record.
     """
-    fields = [_nullable(output.name, type_of(output.expr)) for output in query.outputs]
-    if query.subtracted:
-        fields.append({"name": OP_FIELD, "type": "string"})
+    types = [_nullable(type_of(output.expr)) for output in query.outputs]
+    fields = _fields(result_members(query), [*types, {"type": "string"}], record, set())
     fields.append({"name": TIMESTAMP_FIELD, "type": _TIMESTAMP})
     if has_phase(query):
-        fields.append(_nullable(PHASE_FIELD, Type.STRING))
+        fields.append({"name": PHASE_FIELD, **_nullable(Type.STRING)})
     return _record(record, fields)
 
 
-def key_schema(names: Sequence[str], types: Sequence[Type], record: str) -> str:
+def key_schema(members: Sequence[Member], types: Sequence[Type], record: str) -> str:
     """The schema of keys, as JSON. A key of no value has one field, always null: deserializers refuse records of no
-    bytes."""
-    fields = list(map(_nullable, names, types))
-    return _record(record, fields or [_nullable(NOTHING_FIELD, Type.STRING)])
+    bytes.
+
+    Args:
+        types: of the columns of the members.
+    """
+    fields = _fields(members, list(map(_nullable, types)), record, set())
+    return _record(record, fields or [{"name": NOTHING_FIELD, **_nullable(Type.STRING)}])
 
 
 def record_name(topic: str) -> str:
@@ -81,23 +85,57 @@ def field_name(name: str) -> str:
     return f"_{made}" if made[:1].isdigit() or not made else made
 
 
-def same_field(names: Iterable[str], *, as_json: bool = False) -> tuple[str, str] | None:
+def same_field(members: Iterable[Member], *, as_json: bool = False) -> tuple[str, str] | None:
     """Two names that would become one field of Avro; None if there are none.
 
     Args:
         as_json: whether names must also differ in the form that Protobuf gives them in JSON: `room_id` as `roomId`.
     """
+    return _same_field(members, (TIMESTAMP_FIELD, PHASE_FIELD, OP_KEY), as_json)
+
+
+def _same_field(members: Iterable[Member], others: Iterable[str], as_json: bool) -> tuple[str, str] | None:
+    members = [member for member in members if member.name not in others]
     taken: dict[str, str] = {}
-    for name in (TIMESTAMP_FIELD, PHASE_FIELD, OP_FIELD, *names):
+    for name in (*others, *(member.name for member in members)):
         made = field_name(name)
         other = taken.setdefault(_AFTER.sub(lambda found: found[1].upper(), made) if as_json else made, name)
         if other != name:
             return other, name
+    for member in members:
+        found = _same_field(member.members, (), as_json)
+        if found is not None:
+            return f"{member.name}.{found[0]}", f"{member.name}.{found[1]}"
     return None
 
 
-def _nullable(name: str, type: Type) -> dict[str, Any]:
-    return {"name": field_name(name), "type": ["null", _TYPES[type]], "default": None}
+def _nullable(type: Type) -> dict[str, Any]:
+    return {"type": ["null", _TYPES[type]], "default": None}
+
+
+def _fields(
+    members: Sequence[Member], types: Sequence[dict[str, Any]], record: str, taken: set[str]
+) -> list[dict[str, Any]]:
+    """The fields of members.
+
+    Args:
+        types: what each column's field has beside its name.
+        record: the name of the record that they are in.
+        taken: names of records that are taken; grows.
+    """
+    found: list[dict[str, Any]] = []
+    for member in members:
+        name = field_name(member.name)
+        if not member.members:
+            found.append({"name": name, **types[member.column]})
+            continue
+        inside = f"{record.rpartition('.')[2]}_{name}"
+        while inside in taken:  # of "a_b.c" and of "a.b.c"
+            inside += "_"
+        taken.add(inside)
+        fields = _fields(member.members, types, inside, taken)
+        found.append({"name": name, "type": {"type": "record", "name": inside, "fields": fields}})
+    return found
 
 
 def _record(name: str, fields: Sequence[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ the columns, and NULL is `null`. A TIMESTAMP is its integer of milliseconds.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import UsageError
 from schemas.expression_text import text_of
+from schemas.members import Member, flat_members
 from schemas.query import OP_KEY, Query, Type, group_column, type_of
 
 TIMESTAMP_KEY: Final = "_ts"
@@ -54,37 +55,44 @@ def check_output_names(query: Query) -> None:
     """
     taken = (TIMESTAMP_KEY, PHASE_KEY, *((OP_KEY,) if query.subtracted else ()))
     for output in query.outputs:
-        if output.name in taken:
+        if output.path[0] in taken:
             raise UsageError(f"output '{output.name}' is a key that Weir adds itself, give it another name with AS")
 
 
-def encode_results(batch: Batch, phase: str | None = None) -> Encoded:
-    """Encode results as JSON objects: the outputs in their order, then `_ts`, then `_phase` when given."""
-    return encode_columns(batch.columns, batch.ts, phase)
+def encode_results(batch: Batch, phase: str | None = None, members: Sequence[Member] | None = None) -> Encoded:
+    """Encode results as JSON objects: their members in their order, then `_ts`, then `_phase` when given.
+
+    Args:
+        members: how the columns are laid out (`schemas.members.result_members`); None for one member per column.
+    """
+    members = flat_members(list(batch.columns)) if members is None else members
+    return encode_columns(list(batch.columns.values()), members, batch.ts, phase)
 
 
-def key_names(query: Query) -> tuple[str, ...] | None:
-    """The names of a group's values in the keys of its upserts; None for a query without aggregates.
+def key_paths(query: Query) -> tuple[tuple[str, ...], ...] | None:
+    """Where a group's values are in the keys of its upserts; None for a query without aggregates.
 
     A value has its name in the SELECT list, or else its text in GROUP BY.
     """
     if query.aggregation is None:
         return None
-    named = {output.expr: output.name for output in reversed(query.outputs)}
+    named = {output.expr: output.path for output in reversed(query.outputs)}
     return tuple(
-        named.get(group_column(k, type_of(expr)), text_of(expr)) for k, expr in enumerate(query.aggregation.group_by)
+        named.get(group_column(k, type_of(expr)), (text_of(expr),)) for k, expr in enumerate(query.aggregation.group_by)
     )
 
 
 def encode_tuples(batch: Batch) -> Encoded:
     """Encode source tuples as JSON objects with their declared fields, as a JSON source would have had them."""
-    return encode_columns(batch.columns)
+    return encode_columns(list(batch.columns.values()), flat_members(list(batch.columns)))
 
 
-def encode_columns(columns: Mapping[str, Column], ts: I64 | None = None, phase: str | None = None) -> Encoded:
-    """Encode rows as JSON objects: the columns, of which there is at least one, then `_ts` and `_phase` if given."""
-    arrays = [column.to_arrow() for column in columns.values()]
-    names = list(columns)
+def encode_columns(
+    columns: Sequence[Column], members: Sequence[Member], ts: I64 | None = None, phase: str | None = None
+) -> Encoded:
+    """Encode rows as JSON objects: their members, of which there is at least one, then `_ts` and `_phase` if given."""
+    arrays = [member_array(member, columns) for member in members]
+    names = [member.name for member in members]
     if ts is not None:
         arrays.append(Column(Type.BIGINT, ts).to_arrow())
         names.append(TIMESTAMP_KEY)
@@ -101,3 +109,11 @@ def encode_columns(columns: Mapping[str, Column], ts: I64 | None = None, phase: 
     offsets = np.zeros(len(ends) + 1, np.int64)
     np.add(ends, 1, out=offsets[1:])
     return Encoded(data, offsets)
+
+
+def member_array(member: Member, columns: Sequence[Column]) -> pa.Array:
+    """The values of a member by row, as Arrow has them: those of an object are a struct, never null."""
+    if not member.members:
+        return columns[member.column].to_arrow()
+    inside = [member_array(one, columns) for one in member.members]
+    return pa.StructArray.from_arrays(inside, names=[one.name for one in member.members])

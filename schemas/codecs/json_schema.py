@@ -15,6 +15,7 @@ import orjson
 from schemas.codecs.decoded import DeadLetter, Decoded
 from schemas.columns import I64
 from schemas.errors import DataError
+from schemas.members import Member, result_members
 from schemas.query import Field, Path, Query, Type, type_of
 
 MAX_NESTING: Final = 50
@@ -151,30 +152,46 @@ def value_json_schema(query: Query, record: str) -> str:
     Args:
         record: the title.
     """
-    properties = {output.name: _nullable(type_of(output.expr)) for output in query.outputs}
-    if query.subtracted:
-        properties["_op"] = {"type": "string"}
+    types = [_nullable(type_of(output.expr)) for output in query.outputs]
+    properties = _properties(result_members(query), [*types, {"type": "string"}])
+    required = [*properties, "_ts"]
     properties["_ts"] = {"type": "integer"}
     if query.aggregation is None and not query.subtracted:
         properties["_phase"] = {"type": "string"}
-    return _object(record, properties, [name for name in properties if name != "_phase"])
+    return _schema(record, _object(properties, required))
 
 
-def key_json_schema(names: Sequence[str], types: Sequence[Type], record: str) -> str:
-    """The JSON Schema of the keys of results."""
-    return _object(record, dict(zip(names, map(_nullable, types), strict=True)), names)
+def key_json_schema(members: Sequence[Member], types: Sequence[Type], record: str) -> str:
+    """The JSON Schema of the keys of results.
+
+    Args:
+        types: of the columns of the members.
+    """
+    properties = _properties(members, list(map(_nullable, types)))
+    return _schema(record, _object(properties, list(properties)))
+
+
+def _properties(members: Sequence[Member], types: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The properties of members.
+
+    Args:
+        types: of each column.
+    """
+    found: dict[str, Any] = {}
+    for member in members:
+        inside = _properties(member.members, types)
+        found[member.name] = _object(inside, list(inside)) if inside else types[member.column]
+    return found
 
 
 def _nullable(type: Type) -> dict[str, Any]:
     return {"oneOf": [{"type": "null"}, {"type": _JSON_TYPES[type]}]}
 
 
-def _object(title: str, properties: Mapping[str, Any], required: Sequence[str]) -> str:
-    schema = {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": title,
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-    }
-    return orjson.dumps(schema).decode()
+def _object(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _schema(title: str, schema: dict[str, Any]) -> str:
+    named = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title, **schema}
+    return orjson.dumps(named).decode()

@@ -22,10 +22,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.codecs.decoded import DeadLetter, Decoded, RecordError, check_event_time, in_range, name_in, shown
+from schemas.codecs.decoded import DeadLetter, Decoded, RecordError, check_event_time, in_range, shown
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import DataError
-from schemas.query import TABLE_TS, Field, Stream, Table, Type
+from schemas.paths import path_text
+from schemas.query import TABLE_TS, Field, Path, Stream, Table, Type
 
 ACCEPTED_TYPES: Final[Mapping[Type, str]] = {
     Type.BIGINT: "int8 to int64, uint8 to uint32, decimals",
@@ -57,30 +58,43 @@ def _accepts(type: Type, found: pa.DataType) -> bool:
 
 
 class ParquetDecoder:
-    """Decodes record batches of one file for one stream or table."""
+    """Decodes record batches of one file for one stream or table.
+
+    Attributes:
+        columns: the names of those of the file that it needs.
+    """
 
     def __init__(self, stream: Stream | Table, schema: pa.Schema, file: str) -> None:
         """Raises:
         DataError: a declared column is missing, or its type is not accepted; names file and column.
         """
         self.stream = stream
-        self.columns = [name_in(field, "Parquet") for field in stream.fields]
-        for field, name in zip(stream.fields, self.columns, strict=True):
-            found = schema.get_all_field_indices(name)
-            if len(found) != 1:
-                near = difflib.get_close_matches(name, schema.names, 1)
-                hint = f", did you mean '{near[0]}'?" if near else ""
-                held = "does not have" if not found else f"has {len(found)} times"
-                raise DataError(
-                    f"{file}: {stream} declares column '{name}', which the file {held}"
-                    f" (it has: {shown(', '.join(schema.names))}){hint}"
-                )
-            type = schema.field(found[0]).type
+        self.columns = list(dict.fromkeys(str(field.place[0]) for field in stream.fields))
+        for field in stream.fields:
+            type = self._type_at(field.place, schema, file)
             if not _accepts(field.type, type):
                 raise DataError(
-                    f"{file}: column '{name}' is {type}, {stream} declares it"
+                    f"{file}: column '{_shown_place(field.place)}' is {type}, {stream} declares it"
                     f" {field.type}, which accepts {ACCEPTED_TYPES[field.type]}"
                 )
+
+    def _type_at(self, place: Path, schema: pa.Schema, file: str) -> pa.DataType:
+        """The type of what is at a place: a column, or a field of structs in each other."""
+        type = pa.struct(list(schema))
+        for n, step in enumerate(place):
+            declared = f"{file}: {self.stream} declares column '{_shown_place(place)}'"
+            if not pa.types.is_struct(type) or isinstance(step, int):
+                within = _shown_place(place[:n])
+                raise DataError(f"{declared}, but '{within}' is {type}; only structs have nested values")
+            names = [field.name for field in type]
+            if names.count(step) != 1:
+                near = difflib.get_close_matches(step, names, 1)
+                hint = f", did you mean '{near[0]}'?" if near else ""
+                held = "does not have" if step not in names else f"has {names.count(step)} times"
+                within = f"struct '{_shown_place(place[:n])}'" if n else "file"
+                raise DataError(f"{declared}, which the {within} {held} (it has: {shown(', '.join(names))}){hint}")
+            type = type.field(names.index(step)).type
+        return type
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         """Decode one record batch that holds at least the declared columns."""
@@ -88,8 +102,8 @@ class ParquetDecoder:
         good = np.ones(count, np.bool_)
         columns: dict[str, Column] = {}
         wrong: list[tuple[str, Mask, str]] = []
-        for field, source in zip(self.stream.fields, self.columns, strict=True):
-            column, bad, reason = _convert(field, batch.column(source))
+        for field in self.stream.fields:
+            column, bad, reason = _convert(field, _values_at(field.place, batch))
             columns[field.name] = column
             if bad.any():
                 wrong.append((field.name, bad, reason))
@@ -110,8 +124,8 @@ class ParquetDecoder:
         for row in np.flatnonzero(~good).tolist():
             record = {field: column.slice(row, row + 1).to_values()[0] for field, column in columns.items()}
             broken = [(field, text) for field, mask, text in wrong if mask[row]]
-            sources = dict(zip(columns, self.columns, strict=True))
-            record |= {field: _shown(batch.column(sources[field])[row]) for field, _ in broken}
+            places = {field.name: field.place for field in self.stream.fields}
+            record |= {field: _shown(_values_at(places[field], batch)[row]) for field, _ in broken}
             reason = broken[0][1] if broken else ""
             if not reason and name is not None:
                 try:
@@ -120,6 +134,16 @@ class ParquetDecoder:
                     reason = str(error)
             dead.append(DeadLetter(row, reason, orjson.dumps(record)))
         return Decoded(tuples.take(good), np.flatnonzero(good), dead, count)
+
+
+def _values_at(place: Path, batch: pa.RecordBatch) -> pa.Array:
+    """What is at a place in each row, null in a struct that is null."""
+    array = batch.column(place[0])
+    return pc.struct_field(array, list(place[1:])) if len(place) > 1 else array
+
+
+def _shown_place(place: Path) -> str:
+    return str(place[0]) if len(place) == 1 else path_text(place)
 
 
 def _convert(field: Field, array: pa.Array) -> tuple[Column, Mask, str]:

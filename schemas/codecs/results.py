@@ -15,6 +15,7 @@ from schemas.codecs.kernels.avro_writer import write_same
 from schemas.codecs.kernels.frames import add_frames
 from schemas.codecs.kernels.murmur import key_hashes
 from schemas.columns import I64, U8, Batch, Column
+from schemas.members import Member
 from schemas.query import Type
 
 
@@ -40,24 +41,30 @@ class KeyEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JsonValues:
-    """JSON objects."""
+    """JSON objects.
+
+    Attributes:
+        members: as `encode_results` takes them.
+    """
+
+    members: tuple[Member, ...] | None = None
 
     def encode(self, batch: Batch, phase: str | None) -> Encoded:
         """As `encode_results`."""
-        return encode_results(batch, phase)
+        return encode_results(batch, phase, self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonKeys:
-    """JSON objects with these names; `{}` where there are none."""
+    """JSON objects with these members; `{}` where there are none."""
 
-    names: tuple[str, ...]
+    members: tuple[Member, ...]
 
     def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
         """Encode one object per row."""
-        if not self.names:
+        if not self.members:
             return Encoded(b"{}\n" * rows, np.arange(0, 3 * rows + 1, 3, dtype=np.int64))
-        return encode_columns(dict(zip(self.names, columns, strict=True)))
+        return encode_columns(columns, self.members)
 
 
 @dataclass(frozen=True, slots=True)

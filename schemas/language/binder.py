@@ -29,6 +29,7 @@ from schemas.language.query_text import (
     tree,
     unquoted,
 )
+from schemas.members import members_of
 from schemas.query import (
     ColumnRef,
     Compare,
@@ -46,6 +47,9 @@ from schemas.query import (
 
 RESERVED_OUTPUTS = ("_ts", "_phase", "_op")
 """Keys of a result object that Weir writes itself."""
+
+MAX_LEVELS = 32
+"""How deep objects may be in each other in results."""
 
 
 def bind_program(root: Tree[Token], text: QueryText) -> Program:
@@ -132,7 +136,7 @@ def _bind_query(
     key = _bind_key(key_node, outputs, aggregation is not None, text)
     result_format = bind_result_format(options_node, key, text)
     if result_format.format in ("avro", "protobuf"):
-        same = same_field((output.name for output in outputs), as_json=result_format.format == "protobuf")
+        same = same_field(members_of([output.path for output in outputs]), as_json=result_format.format == "protobuf")
         if same is not None:
             message = f"in {result_format.format} {same[0]!r} and {same[1]!r} would be one field; rename one with AS"
             raise text.error(message, items_node)
@@ -344,15 +348,25 @@ def _check_times_only(condition: Node, scope: Scope, text: QueryText) -> None:
 
 
 def _bind_outputs(node: Tree[Token], scope: Scope) -> Iterator[Output]:
-    """The SELECT list, expanded; checks that every name is unique."""
+    """The SELECT list, expanded; checks that every name is unique, and that a name is of a value or of an object."""
     seen: set[str] = set()
+    values: set[tuple[str, ...]] = set()
+    objects: set[tuple[str, ...]] = set()
     for item in node.children:
         for output in _outputs_of(tree(item), scope):
+            path = output.path
+            above = {path[:n] for n in range(1, len(path))}
             if output.name in seen:
                 raise scope.text.error(f"two results are called {output.name!r}; rename one with AS", item)
-            if output.name in RESERVED_OUTPUTS:
-                raise scope.text.error(f"{output.name!r} is a key that Weir writes itself; rename this with AS", item)
+            if path[0] in RESERVED_OUTPUTS:
+                raise scope.text.error(f"{path[0]!r} is a key that Weir writes itself; rename this with AS", item)
+            both = path if path in objects else next(iter(sorted(above & values)), None)
+            if both is not None:
+                name = ".".join(both)
+                raise scope.text.error(f"{name!r} would be a value and an object; rename one with AS", item)
             seen.add(output.name)
+            values.add(path)
+            objects |= above
             yield output
 
 
@@ -361,7 +375,7 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
         expr_node, alias_token = item.children
         expr = scope.value(expr_node)
         if alias_token is not None:
-            yield Output(identifier(alias_token), expr)
+            yield _named(alias_token, expr, scope.text)
         elif isinstance(expr, ColumnRef) and tree(expr_node).data == "column":
             yield Output(".".join(identifier(part) for part in tree(expr_node).children if part is not None), expr)
         else:
@@ -375,6 +389,18 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
     for source in sources:
         for field in source.stream.fields:
             yield Output(f"{source.alias}.{field.name}", ColumnRef(source.alias, field.name, field.type))
+
+
+def _named(alias_token: Node, expr: Expr, text: QueryText) -> Output:
+    """The output under an alias; dots in it are between the names of objects in each other."""
+    name = identifier(alias_token)
+    found = Output(name, expr, nested="." in name)
+    if "" in found.path:
+        form = "dots are between the names of objects in each other, as in AS \"customer.id\""
+        raise text.error(f"{form}; got {shortened(name)!r}", alias_token)
+    if len(found.path) > MAX_LEVELS:
+        raise text.error(f"objects in results are at most {MAX_LEVELS} deep, got {len(found.path)}", alias_token)
+    return found
 
 
 def _bind_partition_by(

@@ -9,7 +9,8 @@
       optional string _phase = 3;
     }
 
-The fields are those of `schemas.avro.result_schema`, numbered in their order. A null is a field that is not there.
+The fields are those of `schemas.avro.result_schema`, numbered in their order. A null is a field that is not there. An
+object of outputs, `customer`, is a message of a type of its own in that of the results, `customer_type`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas.avro.result_schema import NOTHING_FIELD, OP_FIELD, PHASE_FIELD, TIMESTAMP_FIELD, field_name, has_phase
+from schemas.avro.result_schema import NOTHING_FIELD, PHASE_FIELD, TIMESTAMP_FIELD, field_name, has_phase
 from schemas.codecs.encode import Encoded
 from schemas.codecs.kernels.protobuf_writer import (
     add_number_sizes,
@@ -35,6 +36,7 @@ from schemas.codecs.kernels.protobuf_writer import (
 )
 from schemas.codecs.results import read_only, write_records
 from schemas.columns import I64, U8, Batch, Column
+from schemas.members import Member, flat_members, result_members
 from schemas.query import Query, Type, type_of
 
 _TYPES: Final = {
@@ -44,7 +46,8 @@ _TYPES: Final = {
     Type.BOOLEAN: "optional bool",
     Type.TIMESTAMP: ".google.protobuf.Timestamp",
 }
-_WIRE: Final = {Type.BIGINT: 0, Type.DOUBLE: 1, Type.STRING: 2, Type.BOOLEAN: 0, Type.TIMESTAMP: 2}
+_MESSAGE: Final = 2
+_WIRE: Final = {Type.BIGINT: 0, Type.DOUBLE: 1, Type.STRING: 2, Type.BOOLEAN: 0, Type.TIMESTAMP: _MESSAGE}
 
 
 def value_proto(query: Query, record: str) -> str:
@@ -53,27 +56,46 @@ def value_proto(query: Query, record: str) -> str:
     Args:
         record: the full name of the message type.
     """
-    fields = [(output.name, type_of(output.expr)) for output in query.outputs]
-    fields += [(OP_FIELD, Type.STRING)] if query.subtracted else []
-    fields.append((TIMESTAMP_FIELD, Type.TIMESTAMP))
-    fields += [(PHASE_FIELD, Type.STRING)] if has_phase(query) else []
-    return _proto(record, fields)
+    types = [type_of(output.expr) for output in query.outputs]
+    types += [Type.STRING] if query.subtracted else []
+    members = [*result_members(query), Member(TIMESTAMP_FIELD, len(types))]
+    members += [Member(PHASE_FIELD, len(types) + 1)] if has_phase(query) else []
+    return _proto(record, members, [*types, Type.TIMESTAMP, Type.STRING])
 
 
-def key_proto(names: Sequence[str], types: Sequence[Type], record: str) -> str:
-    """The schema of keys; one of no values has a field that is never there."""
-    return _proto(record, list(zip(names, types, strict=True)) or [(NOTHING_FIELD, Type.STRING)])
+def key_proto(members: Sequence[Member], types: Sequence[Type], record: str) -> str:
+    """The schema of keys; one of no values has a field that is never there.
+
+    Args:
+        types: of the columns of the members.
+    """
+    return _proto(record, members, types) if types else _proto(record, [Member(NOTHING_FIELD, 0)], [Type.STRING])
 
 
-def _proto(record: str, fields: Sequence[tuple[str, Type]]) -> str:
+def _proto(record: str, members: Sequence[Member], types: Sequence[Type]) -> str:
     package, _, name = record.rpartition(".")
     lines = ['syntax = "proto3";']
     lines += [f"package {package};"] if package else []
-    if any(type is Type.TIMESTAMP for _, type in fields):
+    if Type.TIMESTAMP in types:
         lines.append('import "google/protobuf/timestamp.proto";')
-    lines += [f"message {name} {{"]
-    lines += [f"  {_TYPES[type]} {field_name(field)} = {number};" for number, (field, type) in enumerate(fields, 1)]
-    return "\n".join([*lines, "}", ""])
+    return "\n".join([*lines, *_message(name, members, types), ""])
+
+
+def _message(name: str, members: Sequence[Member], types: Sequence[Type]) -> list[str]:
+    """The lines of a message type with those in it."""
+    taken = {field_name(member.name) for member in members}  # fields and types in a message have one set of names
+    inside: list[str] = []
+    fields: list[str] = []
+    for number, member in enumerate(members, 1):
+        field = field_name(member.name)
+        kind = f"{field}_type"
+        if member.members:
+            while kind in taken:
+                kind += "_"
+            taken.add(kind)
+            inside += [f"  {line}" for line in _message(kind, member.members, types)]
+        fields.append(f"  {kind if member.members else _TYPES[types[member.column]]} {field} = {number};")
+    return [f"message {name} {{", *inside, *fields, "}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +104,20 @@ class ProtobufValues:
 
     Attributes:
         number: of their schema.
+        members: how the columns are laid out (`schemas.members.result_members`); None for one field per column.
     """
 
     number: int
+    members: tuple[Member, ...] | None = None
 
     def encode(self, batch: Batch, phase: str | None) -> Encoded:
         """Encode results."""
+        members = flat_members(list(batch.columns)) if self.members is None else self.members
+        members = (*members, Member(TIMESTAMP_FIELD, len(batch.columns)))
         columns = [*batch.columns.values(), Column(Type.TIMESTAMP, batch.ts)]
         raw = (phase or "").encode()
-        tail = b"" if phase is None else _tag(len(columns) + 1, Type.STRING) + bytes((len(raw),)) + raw
-        return encode_records(self.number, columns, tail, len(batch))
+        tail = b"" if phase is None else _tag(len(members) + 1, _WIRE[Type.STRING]) + bytes((len(raw),)) + raw
+        return encode_records(self.number, members, columns, tail, len(batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,34 +126,55 @@ class ProtobufKeys:
 
     Attributes:
         number: of their schema.
+        members: how the columns are laid out.
     """
 
     number: int
+    members: tuple[Member, ...]
 
     def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
         """Encode one record per row."""
-        return encode_records(self.number, columns, b"", rows)
+        return encode_records(self.number, self.members, columns, b"", rows)
 
 
-def encode_records(number: int, columns: Sequence[Column], tail: bytes, rows: int) -> Encoded:
-    """Encode records whose fields are some columns, numbered from 1, and end in some bytes."""
+def encode_records(
+    number: int, members: Sequence[Member], columns: Sequence[Column], tail: bytes, rows: int
+) -> Encoded:
+    """Encode records of some members that end in some bytes."""
     head = bytes(1) + number.to_bytes(4, "big") + bytes(1)  # the last byte: the first message type
-    tags = [np.frombuffer(_tag(n, column.type), np.uint8) for n, column in enumerate(columns, 1)]
+    pieces = _pieces(members, columns, rows)
 
     def add_sizes(sizes: I64) -> None:
-        for column, tag in zip(columns, tags, strict=True):
+        for column, tag in pieces:
             _add_sizes(column, len(tag), sizes)
 
     def write(out: U8, at: I64) -> None:
-        for column, tag in zip(columns, tags, strict=True):
+        for column, tag in pieces:
             _write(column, tag, out, at)
 
     return write_records(head, tail, rows, add_sizes, write)
 
 
-def _tag(number: int, type: Type) -> bytes:
-    """The tag of a field: its number and wire type."""
-    left, found = number << 3 | _WIRE[type], b""
+def _pieces(members: Sequence[Member], columns: Sequence[Column], rows: int) -> list[tuple[Column, U8]]:
+    """What a message has, in its order: columns and their tags. Of a message in it, first how long it is in each row,
+    as a column of numbers, and then what it has."""
+    found: list[tuple[Column, U8]] = []
+    for number, member in enumerate(members, 1):
+        if not member.members:
+            column = columns[member.column]
+            found.append((column, np.frombuffer(_tag(number, _WIRE[column.type]), np.uint8)))
+            continue
+        inside = _pieces(member.members, columns, rows)
+        sizes = np.zeros(rows, np.int64)
+        for column, tag in inside:
+            _add_sizes(column, len(tag), sizes)
+        found += [(Column(Type.BIGINT, sizes), np.frombuffer(_tag(number, _MESSAGE), np.uint8)), *inside]
+    return found
+
+
+def _tag(number: int, wire_type: int) -> bytes:
+    """The tag of a field."""
+    left, found = number << 3 | wire_type, b""
     while left >= 0x80:
         found += bytes((left & 0x7F | 0x80,))
         left >>= 7

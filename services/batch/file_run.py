@@ -24,6 +24,7 @@ from operators.data.watermark import END
 from operators.engine.engine import Engine
 from operators.groups.engine import GroupEngine
 from schemas.columns import Batch
+from schemas.query import Query
 from services.batch.run_statistics import RunStatistics
 from services.batch.source_feed import SourceFeed
 from services.files.sinks import LineSink, ResultWriter
@@ -65,6 +66,7 @@ class FileRun(ABC, Generic[E]):
         self,
         sources: Mapping[str, SourceFile],
         outputs: Outputs,
+        queries: Sequence[Query],
         *,
         epoch_ms: int,
         least_tuples: int,
@@ -73,6 +75,7 @@ class FileRun(ABC, Generic[E]):
     ) -> None:
         """Args:
         sources: by stream name, one per stream that is read.
+        queries: in the order of the sinks of their results.
         least_tuples: epochs that are ready at the same time are processed as one up to so many waiting tuples.
         spill: the memory budget and the store of spilled blocks; None without a budget.
         progress: called with the bytes read so far.
@@ -82,6 +85,7 @@ class FileRun(ABC, Generic[E]):
         self.written = 0
         self._sources = sources
         self._outputs = outputs
+        self._queries = queries
         self._epoch_ms = epoch_ms
         self._least_tuples = least_tuples if spill is None else min(least_tuples, spill.waiting_tuples)
         self._spill = spill
@@ -109,7 +113,7 @@ class FileRun(ABC, Generic[E]):
             dead_letters=self._outputs.dead_letters,
             progress=self._progress,
         )
-        writer = ResultWriter(*self._outputs.results)
+        writer = ResultWriter(self._outputs.results, self._queries)
         try:
             with writer:
                 engine = self._run(feed, writer)

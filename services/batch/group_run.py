@@ -43,7 +43,7 @@ class GroupRun(FileRun[GroupEngine]):
         feedback: see `operators.groups.sharing.group_engine`.
         """
         super().__init__(
-            sources, outputs, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress
+            sources, outputs, queries, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress
         )
         self.queries = tuple(queries)
         self._executor = executor

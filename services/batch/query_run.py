@@ -74,7 +74,9 @@ class Run(FileRun[Engine]):
         asked: whether the user asked for that. Then an executor is chosen whose plan can change.
         limits: what its changes may do.
         """
-        super().__init__(sources, outputs, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress)
+        super().__init__(
+            sources, outputs, [query], epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress
+        )
         self.query = query
         self._plan = plan
         self._executor = executor

@@ -135,7 +135,7 @@ def _destination(
     if topic is None:
         name = "standard output" if out == STDOUT else str(Path(out).absolute())
         check_destination(backlog, name)
-        return name, destination_of(out, backlog.manifest.id, lambda: note_destination(backlog, name))
+        return name, destination_of(out, backlog, lambda: note_destination(backlog, name))
     from ops.spark.delivery import TopicDestination
     from services.formats.encoders import Encoders
     from services.kafka.topics import TopicAdmin

@@ -9,6 +9,7 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol
@@ -16,6 +17,8 @@ from typing import Final, Protocol
 from schemas.codecs.encode import encode_results
 from schemas.columns import Batch
 from schemas.errors import StateError, UsageError
+from schemas.members import result_members
+from schemas.query import Query
 
 STDOUT: Final = "-"
 WAITING_BATCHES: Final = 4
@@ -88,18 +91,22 @@ def _reason(error: OSError) -> str:
 
 
 class ResultWriter:
-    """Encodes and writes batches of results in a thread, in order: to one sink, or each to one of several.
+    """Encodes and writes batches of results in a thread, in order: of one query to a sink, or of several each to one.
 
     Use as a context manager: leaving it waits until everything given to `write` is written.
+
+    Args:
+        sinks, queries: in the same order.
 
     Attributes:
         written: how many results have been written, to all sinks.
     """
 
-    def __init__(self, *sinks: LineSink) -> None:
+    def __init__(self, sinks: Sequence[LineSink], queries: Sequence[Query]) -> None:
         self.written = 0
         self._sinks = sinks
-        self._queue: queue.Queue[tuple[LineSink, Batch, str | None] | None] = queue.Queue(WAITING_BATCHES)
+        self._members = [result_members(query) for query in queries]
+        self._queue: queue.Queue[tuple[int, Batch, str | None] | None] = queue.Queue(WAITING_BATCHES)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="write results", daemon=True)
         self._thread.start()
@@ -109,7 +116,7 @@ class ResultWriter:
 
         Args:
             phase: marks results of a cleanup; None for others.
-            sink: number of the sink.
+            sink: number of the sink and of its query.
 
         Raises:
             StateError, BrokenPipeError: an earlier batch could not be written.
@@ -117,7 +124,7 @@ class ResultWriter:
         if self._error is not None:
             raise self._error
         if len(results):
-            self._queue.put((self._sinks[sink], results, phase))
+            self._queue.put((sink, results, phase))
 
     def close(self) -> None:
         """Wait until everything is written.
@@ -148,7 +155,7 @@ class ResultWriter:
             if self._error is not None:
                 continue
             try:
-                sink.write(encode_results(batch, phase).data)
+                self._sinks[sink].write(encode_results(batch, phase, self._members[sink]).data)
                 self.written += len(batch)
             except BaseException as error:  # raised in the engine's thread by `write` or `close`
                 self._error = error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from schemas.avro.encoder import AvroKeys, AvroValues
 from schemas.avro.result_schema import has_phase, key_schema, record_name, same_field, value_schema
-from schemas.codecs.encode import key_names
+from schemas.codecs.encode import key_paths
 from schemas.codecs.json_schema import key_json_schema, value_json_schema
 from schemas.codecs.results import (
     FramedKeys,
@@ -22,6 +22,7 @@ from schemas.codecs.results import (
 )
 from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
+from schemas.members import Member, columns_in_order, members_of, result_members
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
 from schemas.query import OP_KEY, Query, ResultFormat, Type, type_of
 from services.formats.registry_access import RegistryAccess
@@ -98,32 +99,35 @@ class Encoders:
         return self._of_columns.get((topic, columns)) or ResultRecords()
 
     def _values(self, query: Query) -> ValueEncoder:
-        record = _record(query)
+        record, members = _record(query), result_members(query)
         match query.result_format.format:
             case "json":
-                return JsonValues()
+                return JsonValues(members)
             case "json-schema":
                 number = self._register(query, "value", record, value_json_schema(query, record), "JSON")
-                return FramedValues(number, JsonValues())
+                return FramedValues(number, JsonValues(members))
             case "protobuf":
-                return ProtobufValues(self._register(query, "value", record, value_proto(query, record), "PROTOBUF"))
-        return AvroValues(self._register(query, "value", record, value_schema(query, record)), has_phase(query))
+                number = self._register(query, "value", record, value_proto(query, record), "PROTOBUF")
+                return ProtobufValues(number, members)
+        number = self._register(query, "value", record, value_schema(query, record))
+        return AvroValues(number, has_phase(query), tuple(columns_in_order(members)))
 
     def _keys(self, query: Query) -> KeyEncoder | None:
-        (names, types), record = _key(query), f"{_record(query)}_key"
+        (members, types), record = _key(query), f"{_record(query)}_key"
         match _key_format(query):
             case "json":
-                return JsonKeys(tuple(names))
+                return JsonKeys(members)
             case "string":
                 return TextKeys()
             case "json-schema":
-                number = self._register(query, "key", record, key_json_schema(names, types, record), "JSON")
-                return FramedKeys(number, JsonKeys(tuple(names)))
+                number = self._register(query, "key", record, key_json_schema(members, types, record), "JSON")
+                return FramedKeys(number, JsonKeys(members))
             case "protobuf":
-                schema = key_proto(names, types, record)
-                return ProtobufKeys(self._register(query, "key", record, schema, "PROTOBUF"))
+                schema = key_proto(members, types, record)
+                return ProtobufKeys(self._register(query, "key", record, schema, "PROTOBUF"), members)
             case "avro":
-                return AvroKeys(self._register(query, "key", record, key_schema(names, types, record)))
+                number = self._register(query, "key", record, key_schema(members, types, record))
+                return AvroKeys(number, tuple(columns_in_order(members)))
         return None
 
     def _url(self, query: Query) -> str:
@@ -160,12 +164,13 @@ def _key_format(query: Query) -> str | None:
     return query.result_format.format if query.aggregation is not None else query.result_format.key_format
 
 
-def _key(query: Query) -> tuple[Sequence[str], Sequence[Type]]:
-    """Names and types of the values in a key."""
+def _key(query: Query) -> tuple[tuple[Member, ...], Sequence[Type]]:
+    """The members of a key, and the types of its columns."""
     if query.aggregation is not None:
-        return key_names(query) or (), [type_of(expr) for expr in query.aggregation.group_by]
-    types = dict(_columns(query))
-    return query.result_format.key, [types[name] for name in query.result_format.key]
+        return members_of(key_paths(query) or ()), [type_of(expr) for expr in query.aggregation.group_by]
+    outputs = {output.name: output for output in query.outputs}
+    key = [outputs[name] for name in query.result_format.key]
+    return members_of([output.path for output in key]), [type_of(output.expr) for output in key]
 
 
 def _subject(format: ResultFormat, topic: str, part: str, record: str) -> str:

@@ -64,6 +64,7 @@ from schemas.codecs.wanted import Wanted
 from schemas.columns import Batch, Column
 from schemas.groups import query_group
 from schemas.language.program import parse_program
+from schemas.members import flat_members
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.descriptors import parse_file
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues
@@ -375,8 +376,8 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
 def _through_avro(stream: Stream, results: Batch) -> None:
     """Decode one record in Avro, with and without a registry's frame, and encode some."""
     ResultRecords(AvroValues(1, phase=True), TextKeys(), ("s",)).encode(results)
-    ResultRecords(ProtobufValues(1), ProtobufKeys(1), ("s",)).encode(results)
-    ResultRecords(FramedValues(1, JsonValues()), FramedKeys(1, JsonKeys(("s",))), ("s",)).encode(results)
+    ResultRecords(ProtobufValues(1), ProtobufKeys(1, flat_members(["s"])), ("s",)).encode(results)
+    ResultRecords(FramedValues(1, JsonValues()), FramedKeys(1, JsonKeys(flat_members(["s"]))), ("s",)).encode(results)
     kinds = {Type.BIGINT: "long", Type.DOUBLE: "double", Type.STRING: "string", Type.BOOLEAN: "boolean"}
     fields = [{"name": field.name, "type": kinds.get(field.type, "long")} for field in stream.fields]
     schema = parse_avro(orjson.dumps({"type": "record", "name": "warm_up", "fields": fields}))

@@ -17,6 +17,8 @@ from typing import Protocol
 from schemas.codecs.encode import CLEANUP_PHASE, encode_results
 from schemas.columns import Batch
 from schemas.errors import StateError, UsageError
+from schemas.members import result_members
+from schemas.query import Query
 from services.files.sinks import STDOUT, LineSink
 from services.spill.backlog import OpenBacklog, mark_cleaned_up, rename_durably
 
@@ -46,9 +48,10 @@ class Destination(Protocol):
 class FileDestination(Destination):
     """A file of JSON lines; an existing file is replaced."""
 
-    def __init__(self, path: Path, backlog_id: str, begin: BeforeVisible) -> None:
+    def __init__(self, path: Path, query: Query, backlog_id: str, begin: BeforeVisible) -> None:
         """Raises UsageError: the file cannot be created."""
         self._path = path
+        self._members = result_members(query)
         self._beside = path.with_name(f".{path.name}.{backlog_id}")
         self._begin = begin
         try:
@@ -65,7 +68,7 @@ class FileDestination(Destination):
         results = 0
         for batch in batches:
             try:
-                self._file.write(encode_results(batch, CLEANUP_PHASE).data)
+                self._file.write(encode_results(batch, CLEANUP_PHASE, self._members).data)
             except OSError as error:
                 raise self._refused(error) from None
             results += len(batch)
@@ -100,8 +103,9 @@ class FileDestination(Destination):
 class LineDestination(Destination):
     """The end of an open output, which its owner closes."""
 
-    def __init__(self, sink: LineSink) -> None:
+    def __init__(self, sink: LineSink, query: Query) -> None:
         self._sink = sink
+        self._members = result_members(query)
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
         """Write results.
@@ -111,20 +115,20 @@ class LineDestination(Destination):
         """
         results = 0
         for batch in batches:
-            self._sink.write(encode_results(batch, CLEANUP_PHASE).data)
+            self._sink.write(encode_results(batch, CLEANUP_PHASE, self._members).data)
             results += len(batch)
         return results
 
 
-def destination_of(out: str, backlog_id: str, begin: BeforeVisible) -> Destination:
-    """The destination for a file name, or standard output for `-`.
+def destination_of(out: str, backlog: OpenBacklog, begin: BeforeVisible) -> Destination:
+    """The destination of a backlog's results for a file name, or standard output for `-`.
 
     Raises:
         UsageError: the file cannot be created.
     """
     if out == STDOUT:
-        return LineDestination(LineSink("--out", STDOUT))
-    return FileDestination(Path(out), backlog_id, begin)
+        return LineDestination(LineSink("--out", STDOUT), backlog.query)
+    return FileDestination(Path(out), backlog.query, backlog.manifest.id, begin)
 
 
 def deliver(

@@ -66,7 +66,7 @@ OUTSIDE: dict[str, tuple[tuple[str, str], ...]] = {
         ("            self._beside.unlink(missing_ok=True)", "            pass"),
         ("            rename_durably(self._beside, self._path)", "            pass"),
         ("    mark_cleaned_up(backlog, name, results)\n", ""),
-        ("encode_results(batch, CLEANUP_PHASE).data)\n            e", "encode_results(batch).data)\n            e"),
+        ("CLEANUP_PHASE, self._members).data)\n            e", "None, self._members).data)\n            e"),
         ("        if group not in delivered:", "        if True:"),
     ),
     "ops/spark/delivery.py": (

@@ -24,6 +24,7 @@ from ops.bench.workloads import Workload, three_way
 from schemas.avro import encoder as avro
 from schemas.codecs.encode import Encoded
 from schemas.columns import Batch
+from schemas.members import flat_members
 from schemas.protobuf import encoder as protobuf
 from schemas.query import Type
 from services.broker import registry as registries
@@ -136,7 +137,8 @@ def _encoder(format: str, workload: Workload, topics: dict[str, str], registry: 
         if format == "avro":
             never_null = [False] * len(columns)
             return _split(avro.encode_records(numbers[stream], columns, never_null, None, b"", len(events)))
-        return _split(protobuf.encode_records(numbers[stream], columns, b"", len(events)))
+        members = flat_members(list(events.columns))
+        return _split(protobuf.encode_records(numbers[stream], members, columns, b"", len(events)))
 
     return encode
 

@@ -150,7 +150,7 @@ def _save_pending(
     with progress() as say:
         backlog = OpenBacklog(blocks.path, manifest, engine.query, BacklogBlocks(blocks))
         began = time.perf_counter()
-        found = clean_up_backlog(backlog, out.path, LineDestination(out), spark, None, say)
+        found = clean_up_backlog(backlog, out.path, LineDestination(out, engine.query), spark, None, say)
     spill = replace(
         before.spill,
         owed=0,

@@ -14,7 +14,7 @@ from schemas.codecs.decoded import RecordError, Value
 from schemas.codecs.schema_decoder import FRAME
 from schemas.codecs.wanted import Wanted
 from schemas.errors import DataError
-from schemas.query import Field
+from schemas.query import Field, Path
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_kinds import KINDS
 from services.formats.schema_registry import SchemaRegistry, SchemaUnavailable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 1.0
 """How long a page waits for a schema that is asked for first."""
 
-_Read = Callable[[bytes], dict[str, Value]]
+_Read = Callable[[bytes], dict[str | int, Any]]
 """Reads what is behind a record's frame. Raises RecordError if it is broken."""
 
 
@@ -77,7 +77,7 @@ def _protobuf_reader(schema: ProtobufSchema) -> _Read:
     columns = columns_of(type)
     read = _named(columns, ProtobufRules(type, _wanted(columns)).values)
 
-    def behind_place(body: bytes) -> dict[str, Value]:
+    def behind_place(body: bytes) -> dict[str | int, Any]:
         if body[:1] != b"\0":
             raise RecordError("the record has another message type than the first of its schema")
         return read(body[1:])
@@ -93,5 +93,16 @@ def _wanted(columns: Sequence[Field]) -> list[Wanted]:
 
 
 def _named(columns: Sequence[Field], values: Callable[[bytes], Sequence[Value]]) -> _Read:
-    names = [column.name for column in columns]
-    return lambda body: dict(zip(names, values(body), strict=True))
+    places = [column.place for column in columns]
+    return lambda body: _nested(places, values(body))
+
+
+def _nested(places: Sequence[Path], values: Sequence[Value]) -> dict[str | int, Any]:
+    """The values at their places in objects in each other."""
+    found: dict[str | int, Any] = {}
+    for (*around, name), value in zip(places, values, strict=True):
+        inside = found
+        for step in around:
+            inside = inside.setdefault(step, {})
+        inside[name] = value
+    return found

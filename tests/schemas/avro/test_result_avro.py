@@ -23,6 +23,7 @@ from schemas.codecs.results import ResultRecords
 from schemas.codecs.wanted import Wanted
 from schemas.columns import Batch, Column
 from schemas.language.program import parse_program
+from schemas.members import flat_members
 from schemas.query import ColumnRef, Field, Output, Query, Stream, Subtraction, Type
 from tests.profiles import examples
 
@@ -145,7 +146,7 @@ def test_upserts_have_keys() -> None:
         schema = value_schema(query, "x.sums")
         assert [read(schema, raw, 2**31 - 1) for raw in records(found)] == [{"n": 1, "_ts": 5}, {"n": 2, "_ts": 6}]
         assert found.keys is not None
-        made = key_schema(names, types, "x.sums_key")
+        made = key_schema(flat_members(names), types, "x.sums_key")
         read_keys = [read(made, raw, 3) for raw in records(found.keys)]
         expected = [field_name(name) for name in names] or ["group"]
         assert [list(key) for key in read_keys] == [expected] * 2
@@ -202,6 +203,6 @@ def test_names_of_records(topic: str, record: str) -> None:
 
 
 def test_two_names_of_one_field() -> None:
-    assert same_field(["a.b", "a_c"]) is None
-    assert same_field(["a.b", "c", "a_b"]) == ("a.b", "a_b")
-    assert same_field([".ts"]) == ("_ts", ".ts")
+    assert same_field(flat_members(["a.b", "a_c"])) is None
+    assert same_field(flat_members(["a.b", "c", "a_b"])) == ("a.b", "a_b")
+    assert same_field(flat_members([".ts"])) == ("_ts", ".ts")

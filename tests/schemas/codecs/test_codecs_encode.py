@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.codecs.encode import check_output_names, encode_results, encode_tuples, key_names
+from schemas.codecs.encode import check_output_names, encode_results, encode_tuples, key_paths
 from schemas.codecs.results import JsonKeys, ResultRecords
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
+from schemas.members import members_of
 from schemas.query import ColumnRef as Ref
 from schemas.query import Output, Query, Type
 from tests.profiles import examples
@@ -88,11 +89,11 @@ def test_upserts_have_keys() -> None:
     """The keys are JSON objects, with the group's names in the SELECT list; `{}` where all results are one group."""
     text = "CREATE STREAM a (k BIGINT, s STRING); SELECT {} FROM a [ROWS 1] {} EMIT EVERY 1 SECOND"
     query = parse_program(text.format("a.s AS name, COUNT(*) AS n", "GROUP BY a.s, a.k % 2")).queries[0]
-    names = key_names(query)
-    assert names == ("name", "a.k % 2")
+    paths = key_paths(query)
+    assert paths == (("name",), ("a.k % 2",))
     keys = (Column.from_values(["ä", None], Type.STRING), Column.from_values([1, -1], Type.BIGINT))
     batch = Batch(np.array([5, 6]), {"n": Column.from_values([1, 2], Type.BIGINT)}, keys)
-    found = ResultRecords(keys=JsonKeys(names)).encode(batch)
+    found = ResultRecords(keys=JsonKeys(members_of(paths))).encode(batch)
     assert found.data == b'{"n":1,"_ts":5}\n{"n":2,"_ts":6}\n'
     assert found.keys is not None
     assert found.keys.data == '{"name":"ä","a.k % 2":1}\n{"name":null,"a.k % 2":-1}\n'.encode()
@@ -100,7 +101,7 @@ def test_upserts_have_keys() -> None:
         b"\n"
     )[:-1]
     whole = parse_program(text.format("COUNT(*) AS n", "")).queries[0]
-    assert key_names(whole) == ()
+    assert key_paths(whole) == ()
     of_all = ResultRecords(keys=JsonKeys(())).encode(Batch(batch.ts, batch.columns)).keys
     assert of_all is not None
     assert (of_all.data, of_all.offsets.tolist()) == (b"{}\n{}\n", [0, 3, 6])
@@ -108,5 +109,5 @@ def test_upserts_have_keys() -> None:
 
 def test_a_join_has_no_keys() -> None:
     query = parse_program("CREATE STREAM a (k BIGINT); SELECT * FROM a [ROWS 1]").queries[0]
-    assert key_names(query) is None
+    assert key_paths(query) is None
     assert encode_results(Batch(np.array([5]), {"n": Column.from_values([1], Type.BIGINT)})).keys is None

@@ -135,3 +135,41 @@ def test_strings_that_are_not_utf8() -> None:
     assert decoded.batch.columns["v"].to_values() == ["a", None]
     assert decoded.dead[0].reason == "field 'v' is not valid UTF-8"
     assert decoded.dead[0].raw == '{"v":"\ufffd","at":1}'.encode()
+
+
+def nested(path: tuple[str | int, ...]) -> Stream:
+    fields = (Field("v", Type.BIGINT, path), Field("at", Type.TIMESTAMP, ("m", "at")))
+    return Stream("S", fields, "s", timestamp="at")
+
+
+RECORDS = pa.array(
+    [{"at": 1, "x": {"y": 5}}, {"at": 2, "x": None}, {"at": 3, "x": {"y": None}}, None],
+    pa.struct([("at", pa.int64()), ("x", pa.struct([("y", pa.int16())])), ("l", pa.list_(pa.int64()))]),
+)
+
+
+def test_values_in_structs() -> None:
+    """In a struct that is null they are null."""
+    for begin in (0, 1):
+        batch = pa.record_batch([RECORDS.slice(begin)], names=["m"])
+        decoder = ParquetDecoder(nested(("m", "x", "y")), batch.schema, "f.parquet")
+        assert decoder.columns == ["m"]
+        decoded = decoder.decode(batch)
+        assert decoded.batch.columns["v"].to_values() == [5, None, None][begin:]
+        assert decoded.batch.ts.tolist() == [1, 2, 3][begin:]
+        assert [letter.row for letter in decoded.dead] == [3 - begin]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (("m", "z"), "declares column 'm.z', which the struct 'm' does not have .it has: 'at, x, l'"),
+        (("m", "x", "yy"), "which the struct 'm.x' does not have .it has: 'y'., did you mean 'y'"),
+        (("m", "at", "y"), "declares column 'm.at.y', but 'm.at' is int64; only structs have nested values"),
+        (("m", "l", 0), r"declares column 'm.l\[0\]', but 'm.l' is list<item: int64>; only structs"),
+        (("m", "x"), r"column 'm.x' is struct<y: int16>, stream 'S' declares it BIGINT, which accepts"),
+    ],
+)
+def test_places_that_a_file_does_not_have(path: tuple[str | int, ...], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        ParquetDecoder(nested(path), pa.schema([("m", RECORDS.type)]), "f.parquet")

@@ -20,6 +20,7 @@ from schemas.codecs.results import FramedKeys, FramedValues, JsonKeys, JsonValue
 from schemas.columns import Batch, Column
 from schemas.errors import DataError
 from schemas.language.program import parse_program
+from schemas.members import flat_members
 from schemas.query import Field, Stream, Type
 
 FRAME = b"\0\0\0\1\2"
@@ -101,7 +102,7 @@ def test_what_is_no_json() -> None:
 
 
 def test_results_behind_a_frame() -> None:
-    encoder = ResultRecords(FramedValues(258, JsonValues()), FramedKeys(3, JsonKeys(("k",))))
+    encoder = ResultRecords(FramedValues(258, JsonValues()), FramedKeys(3, JsonKeys(flat_members(["k"]))))
     columns = {"n": Column.from_values([1, None], Type.BIGINT)}
     batch = Batch(np.array([5, 6]), columns, (Column.from_values(["a", None], Type.STRING),))
     found = encoder.encode(batch)
@@ -130,4 +131,4 @@ def test_the_schema_of_results() -> None:
     }
     own = {name: type for name, (type, _) in columns(json.loads(schema)).items()}
     assert own == {"t.k": Type.BIGINT, "at": Type.BIGINT, "_ts": Type.BIGINT, "_phase": Type.STRING}
-    assert json.loads(key_json_schema(["s"], [Type.STRING], "k"))["required"] == ["s"]
+    assert json.loads(key_json_schema(flat_members(["s"]), [Type.STRING], "k"))["required"] == ["s"]

@@ -14,6 +14,7 @@ from schemas.codecs.encode import Encoded
 from schemas.codecs.kernels.murmur import key_hashes
 from schemas.codecs.results import JsonKeys, ResultRecords, TextKeys
 from schemas.columns import Batch, Column
+from schemas.members import flat_members, members_of
 from schemas.query import Type
 from tests.profiles import examples
 
@@ -48,7 +49,10 @@ def test_one_column_as_text(type: Type, values: list[Any], texts: list[bytes | N
 
 def test_columns_as_an_object() -> None:
     columns = [Column.from_values([1, None], Type.BIGINT), Column.from_values(["x", "y"], Type.STRING)]
-    assert keys_of(JsonKeys(("a", "b.c")).encode(columns, 2)) == [b'{"a":1,"b.c":"x"}', b'{"a":null,"b.c":"y"}']
+    found = JsonKeys(flat_members(["a", "b.c"])).encode(columns, 2)
+    assert keys_of(found) == [b'{"a":1,"b.c":"x"}', b'{"a":null,"b.c":"y"}']
+    found = JsonKeys(members_of([("a",), ("b", "c")])).encode(columns, 2)
+    assert keys_of(found) == [b'{"a":1,"b":{"c":"x"}}', b'{"a":null,"b":{"c":"y"}}']
 
 
 def test_a_result_has_the_columns_of_its_key() -> None:

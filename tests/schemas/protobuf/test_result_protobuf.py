@@ -18,6 +18,7 @@ from schemas.codecs.wanted import Wanted
 from schemas.columns import Batch, Column
 from schemas.errors import DataError
 from schemas.language.program import parse_program
+from schemas.members import flat_members
 from schemas.protobuf.compiler import compile_text
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.descriptors import ProtobufSchema
@@ -114,12 +115,14 @@ def test_the_schema() -> None:
 
 
 def test_keys() -> None:
-    encoder = ResultRecords(ProtobufValues(1), ProtobufKeys(2))
+    members, types = flat_members(["s", "t.k"]), [Type.STRING, Type.BIGINT]
+    encoder = ResultRecords(ProtobufValues(1), ProtobufKeys(2, members))
     columns = (Column.from_values(["a", None], Type.STRING), Column.from_values([-1, 5], Type.BIGINT))
     found = encoder.encode(Batch(np.array([5, 6]), {"n": Column.from_values([1, 2], Type.BIGINT)}, columns))
     assert found.keys is not None
-    made = GetMessageClass(compile_text(key_proto(["s", "t.k"], [Type.STRING, Type.BIGINT], "k_key")).named("k_key"))
+    made = GetMessageClass(compile_text(key_proto(members, types, "k_key")).named("k_key"))
     assert [values_of(made.FromString(one)) for one in records(found.keys, 2)] == [["a", -1], [None, 5]]
+    encoder = ResultRecords(ProtobufValues(1), ProtobufKeys(2, ()))
     of_all = encoder.encode(Batch(np.array([5]), {"n": Column.from_values([1], Type.BIGINT)})).keys
     assert of_all is not None
     assert records(of_all, 2) == [b""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -153,6 +154,28 @@ def test_results_equal_the_oracle(case: Case, format: str, block_bytes: int, lea
     timeline = job.statistics.timeline
     assert sum(entry["results"] for entry in timeline) == len(found)
     assert [entry["event_time"] for entry in timeline] == sorted({entry["event_time"] for entry in timeline})
+
+
+@examples(20, quick=5)
+@given(cases(partitions=1, most_aliases=2), st.data())
+def test_outputs_in_objects(case: Case, data: st.DataObject) -> None:
+    """Aliases with dots: of joins, aggregates and set differences."""
+    outputs = [
+        replace(output, name=f"{data.draw(st.sampled_from(['a', 'a.b', 'c']))}.{n}", nested=True)
+        if data.draw(st.booleans())
+        else output
+        for n, output in enumerate(case.query.outputs)
+    ]
+    query = replace(case.query, outputs=tuple(outputs))
+    rows = {name: parts[0] for name, parts in case.rows.items()}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        paths = {s.name: write_jsonl(folder / s.name, s, rows[s.name]) for s in query.streams()}
+        tables = {t.name: str(write_jsonl(folder / t.name, t, case.tables[t.name])) for t in query.tables()}
+        _, out = run(query, paths, folder, epoch_ms=case.epoch_ms, tables=read_tables(query, tables))
+    found = [json.loads(line) for line in out.splitlines()]
+    expected = [oracle.nested(query, row) for row in oracle.results(query, case.given)]
+    assert sorted(json.dumps(row) for row in found) == sorted(json.dumps(row) for row in expected)
 
 
 QUERY = """

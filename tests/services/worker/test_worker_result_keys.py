@@ -76,6 +76,28 @@ def test_every_way_of_execution(options: tuple[str, ...], topics: Topics, tmp_pa
     assert worker.stop() == 0
 
 
+def test_a_key_from_an_object(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Results and their keys are objects in each other, also those that come late."""
+    inside = SENSORS.replace("AS mote", 'AS "what.mote"').replace("T.celsius", 'T.celsius AS "what.celsius"', 1)
+    assert inside.count("what.") == 2
+    keyed = "INSERT INTO '{sink}' KEY (what.mote) WITH (key_format = 'json')"
+    case = Case.make(topics, tmp_path, inside.replace("INSERT INTO '{sink}'", keyed), partitions=3)
+    feed, rng = Feed(case), random.Random(7)
+    reader = Reader(case.bootstrap, case.sink)
+    worker = workers.start(case, "--memory", "20KiB").wait_running()
+    for part in range(3):
+        send(feed, rng, 100 * part, 100)
+        wait_for(lambda: worker.metric("watermark_milliseconds") == case.watermark(), worker.with_log("progress"))
+    feed.finish(CLOSING)
+    expected = case.expected()
+    reader.wait_for_count(expected.total(), worker.alive)
+    assert canonical(unmarked(reader.rows())) == expected
+    assert any("_phase" in row for row in reader.rows())
+    for record, row in zip(reader.records, reader.rows(), strict=True):
+        assert record.key == b'{"what":{"mote":%d}}' % row["what"]["mote"]
+    assert worker.stop() == 0
+
+
 @pytest.mark.deep
 def test_joins_in_tasks_of_their_own(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """Several tasks of the last join write to each partition."""
