@@ -17,6 +17,7 @@ from schemas.query import (
     Negate,
     Not,
     Or,
+    Type,
 )
 
 _STRENGTH = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
@@ -35,6 +36,9 @@ def text_of(expr: Expr) -> str:
         case Negate():
             inner = text_of(expr.operand)
             return f"-({inner})" if isinstance(expr.operand, Arithmetic | Negate) else f"-{inner}"
+        case Call(name="JSON_VALUE"):
+            returning = "" if expr.type is Type.STRING else f" RETURNING {expr.type}"
+            return f"JSON_VALUE({', '.join(text_of(arg) for arg in expr.args)}{returning})"
         case Call():
             return f"{expr.name}({', '.join(text_of(arg) for arg in expr.args)})"
         case Compare():

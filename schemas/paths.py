@@ -1,4 +1,4 @@
-"""Parses the path that FROM gives of a column: `customer.address.city`, `items[0].sku`, `labels["app.name"]`."""
+"""Parses paths into values: the one that FROM gives of a column, `items[0].sku`, and that of JSON_VALUE."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from schemas.query import Path
 _NAME = re.compile(r'[^.\[\]"\s](?:[^.\[\]"]*[^.\[\]"\s])?')
 _PLACE = re.compile(r"\[([0-9]{1,9})\]")
 _QUOTED = re.compile(r'\["((?:[^"]|"")*)"\]')
+_STEP = re.compile(
+    r"""\.(?P<name>[\w$@-]+)|\."(?P<quoted>(?:[^"]|"")+)"|\[(?P<place>[0-9]{1,9})\]"""
+    r"""|\["(?P<double>(?:[^"]|"")*)"\]|\['(?P<single>(?:[^']|'')*)'\]"""
+)
 
 
 def parse_path(text: str) -> Path:
@@ -53,3 +57,29 @@ def path_text(path: Path) -> str:
         else:
             found += '["{}"]'.format(step.replace('"', '""'))
     return found
+
+
+def parse_json_path(text: str) -> Path:
+    """Return the steps of a path of JSON_VALUE: `$` is the text itself.
+
+    Raises:
+        UsageError: with the first character that fits no step.
+    """
+    steps: list[str | int] = []
+    at = 1
+    while text[:1] == "$" and at < len(text) and (step := _STEP.match(text, at)):
+        name, quoted, place, double, single = step.groups()
+        if place is not None:
+            steps.append(int(place))
+        elif single is not None:
+            steps.append(single.replace("''", "'"))
+        else:
+            steps.append(name or (quoted or double or "").replace('""', '"'))
+        at = step.end()
+    if text[:1] != "$" or at < len(text):
+        wrong = 1 if text[:1] != "$" else at + 1
+        raise UsageError(
+            f"a path begins with $, and is made of names, keys and places in arrays, such as '$.customer.city', "
+            f"'$[\"app.name\"]' and '$.items[0].sku'; got {text!r}, wrong from character {wrong}"
+        )
+    return tuple(steps)

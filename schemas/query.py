@@ -236,11 +236,15 @@ class Negate:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function: ABS, FLOOR, CEIL, ROUND, SQRT, SIGN, LOWER, UPPER, LENGTH, COALESCE, CONCAT, SUBSTRING.
+    """A scalar function: ABS, FLOOR, CEIL, ROUND, SQRT, SIGN, LOWER, UPPER, LENGTH, COALESCE, CONCAT, SUBSTRING,
+    JSON_VALUE.
 
     FLOOR, CEIL, ROUND of DOUBLE are DOUBLE (ROUND half to even); LENGTH counts Unicode code points;
     SUBSTRING(s, start [, count]) is 1-based; SQRT of a negative number is NULL. SIGN of either number is
-    the BIGINT -1, 0 or 1, and 0 for -0.0. CONCAT with a null is NULL.
+    the BIGINT -1, 0 or 1, and 0 for -0.0. CONCAT with a null is NULL. JSON_VALUE(s, path) is the scalar
+    at a place of the JSON text s, where the last of equal keys counts: as a STRING the text of a string, and
+    numbers and truth values as they are written; as another type a value that a JSON field of this type accepts.
+    All else is NULL, and so is each value of a text that is no JSON.
     """
 
     name: str

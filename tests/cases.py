@@ -172,9 +172,16 @@ def text(alias: str) -> st.SearchStrategy[Expr]:
         st.sampled_from([plain, Literal("A", Type.STRING)]),
         st.sampled_from(["LOWER", "UPPER"]).map(lambda name: Call(name, (plain,), Type.STRING)),
         st.just(Call("CONCAT", (plain, Literal("a", Type.STRING)), Type.STRING)),
+        st.sampled_from(["$.a[0]", "$.a[1]", "$.b"]).map(lambda path: in_json(plain, path)),
         st.integers(-1, 3).map(lambda n: Call("SUBSTRING", (plain, Literal(n, Type.BIGINT)), Type.STRING)),
         st.just(Call("COALESCE", (plain, Literal("b", Type.STRING)), Type.STRING)),
     )
+
+
+def in_json(text: Expr, path: str) -> Expr:
+    """A value at a place of a text in JSON with another text in it, which breaks some."""
+    parts = (Literal('{"a": ["', Type.STRING), text, Literal('", 5]}', Type.STRING))
+    return Call("JSON_VALUE", (Call("CONCAT", parts, Type.STRING), Literal(path, Type.STRING)), Type.STRING)
 
 
 def selection(alias: str) -> st.SearchStrategy[Expr]:

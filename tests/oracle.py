@@ -10,6 +10,7 @@ to values, None for null (a missing key is null too); event time is the stream's
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import statistics
@@ -486,7 +487,44 @@ def call(name: str, args: list[Any], type_: q.Type) -> Any:
             return "".join(
                 c for i, c in enumerate(text, 1) if i >= start and (not count or i < start + count[0])
             )
+        case "JSON_VALUE":
+            return json_value(args[0], args[1], type_)
     raise ValueError(f"no such function: {name}")
+
+
+class Number(str):
+    """A number of JSON as it is written."""
+
+
+def json_value(text: str, path: str, type_: q.Type) -> Any:
+    """The scalar at a place of a JSON text, as Python's json reads it; null if it is not of the type."""
+
+    def refused(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        found = json.loads(text, parse_int=Number, parse_float=Number, parse_constant=refused)
+    except ValueError:
+        return None
+    for name, place, single, double in re.findall(r"""\.(\w+)|\[(\d+)\]|\['(.*?)'\]|\["(.*?)"\]""", path):
+        step = int(place) if place else name or single.replace("''", "'") or double.replace('""', '"')
+        fits = (isinstance(found, dict) and step in found) or (
+            isinstance(found, list) and isinstance(step, int) and step < len(found)
+        )
+        found = found[step] if fits else None
+    whole = isinstance(found, Number) and not set(found) & set(".eE")
+    match type_:
+        case q.Type.STRING if isinstance(found, bool):
+            return "true" if found else "false"
+        case q.Type.STRING if isinstance(found, str):
+            return None if any("\ud800" <= c <= "\udfff" for c in found) else str(found)
+        case q.Type.BOOLEAN if isinstance(found, bool):
+            return found
+        case q.Type.BIGINT if whole and len(found) < 30:
+            return fitting(int(found), type_)
+        case q.Type.DOUBLE if isinstance(found, Number):
+            return fitting(float(found) + (0.0 if whole else -0.0), type_)
+    return None
 
 
 def one_character(character: str, mapped: str, simple: dict[str, str]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from operators.data.json_values import json_values
 from schemas.columns import DTYPES, Column, Mask, numbers_of
 from schemas.query import (
     And,
@@ -225,6 +226,9 @@ def _call(expr: Call, resolve: Resolve, n: int) -> tuple[Any, Valid]:
     if expr.name == "LENGTH":
         lengths = pc.utf8_length(_text(expr.args[0], resolve, n))
         return _truth(lengths, np.int64)
+    if expr.name == "JSON_VALUE":
+        column = _json_values(expr, resolve, n)
+        return column.values, column.valid
     value, valid = _value(expr.args[0], resolve, n)
     with np.errstate(all="ignore"):
         if expr.name == "SIGN":
@@ -336,8 +340,17 @@ def _text(expr: Expr, resolve: Resolve, n: int) -> Any:
             return pc.utf8_upper(_text(expr.args[0], resolve, n))
         case Call(name="SUBSTRING"):
             return _substring(expr, resolve, n)
+        case Call(name="JSON_VALUE"):
+            return _json_values(expr, resolve, n).to_arrow()
         case _:
             raise TypeError(f"not a string expression: {expr!r}")
+
+
+def _json_values(expr: Call, resolve: Resolve, n: int) -> Column:
+    texts, path = expr.args
+    if not isinstance(path, Literal):
+        raise TypeError(f"not a literal: {path!r}")
+    return json_values(evaluate(texts, resolve, n), str(path.value), expr.type)
 
 
 def _substring(expr: Call, resolve: Resolve, n: int) -> Any:

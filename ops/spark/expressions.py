@@ -11,7 +11,8 @@ text uses other operators:
   follows from the exact one and which Spark can join by.
 - FLOOR, CEIL and ROUND of DOUBLE stay DOUBLE: Spark's `rint`, adjusted.
 - LIKE becomes a regular expression of Java's; LOWER and UPPER are Arrow's, as in the engine, because Java maps some
-  letters otherwise (`ß` to `SS`): they are functions that `register_functions` adds to a session.
+  letters otherwise (`ß` to `SS`): they are functions that `register_functions` adds to a session. So is JSON_VALUE, by
+  Python's json: Spark's own reads texts that are no JSON, and writes numbers anew.
 
 The session must have `spark.sql.ansi.enabled` off (`ops.spark.session`).
 
@@ -20,10 +21,12 @@ Limits: text of more than MAX_TEXT characters is refused; only divisions nested 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from schemas.errors import UsageError
+from schemas.paths import parse_json_path
 from schemas.query import (
     And,
     Arithmetic,
@@ -54,7 +57,7 @@ SPARK_TYPES = {
 }
 MAX_TEXT = 1_000_000
 
-_LOWER, _UPPER = "weir_lower", "weir_upper"
+_LOWER, _UPPER, _JSON = "weir_lower", "weir_upper", "weir_json_value"
 _MIN = "CAST('-9223372036854775808' AS BIGINT)"
 _MAX = "9223372036854775807L"
 _LARGEST = "CAST('1.7976931348623157E308' AS DOUBLE)"
@@ -82,6 +85,43 @@ def register_functions(spark: SparkSession) -> None:
 
         return apply
 
+    def json_value(text: str | None, steps: str, kind: str) -> str | None:
+        """The scalar at a place of a JSON text, as a text: of another type than STRING, one that can be cast to it.
+
+        Args:
+            steps: a JSON array of names and places.
+        """
+        import json
+
+        class Number(str):
+            pass
+
+        def refused(constant: str) -> None:
+            raise ValueError(constant)
+
+        try:
+            found = json.loads(text or "", parse_int=Number, parse_float=Number, parse_constant=refused)
+            for step in json.loads(steps):
+                inside = isinstance(found, dict) if isinstance(step, str) else isinstance(found, list)
+                found = found[step] if inside else None
+            if isinstance(found, bool):
+                return str(found).lower() if kind in ("STRING", "BOOLEAN") else None
+            if not isinstance(found, str) or kind == "BOOLEAN":
+                return None
+            if kind == "STRING":
+                return found.encode().decode()  # half of a surrogate pair is refused
+            if not isinstance(found, Number):
+                return None
+            whole = not set(found) & set(".eE")
+            if kind == "BIGINT":
+                fits = whole and len(found) < 21 and -(2**63) <= int(found) < 2**63
+                return str(int(found)) if fits else None
+            number = float(found) + 0.0 if whole else float(found)
+            return repr(number) if abs(number) < float("inf") else None
+        except (ValueError, LookupError, RecursionError):
+            return None
+
+    spark.udf.register(_JSON, json_value, StringType())
     spark.udf.register(_LOWER, mapped("utf8_lower"), StringType())
     spark.udf.register(_UPPER, mapped("utf8_upper"), StringType())
 
@@ -182,6 +222,14 @@ class _Writer:
         # The one quotient that overflows; a division by zero is NULL anyway.
         return f"CASE WHEN {left} = {_MIN} AND {right} = -1L THEN NULL ELSE {left} div {right} END"
 
+    def _json_value(self, expr: Call) -> str:
+        text, path = expr.args
+        if not isinstance(path, Literal):
+            raise UsageError("JSON_VALUE takes a path in quotes")
+        steps = json.dumps(parse_json_path(str(path.value)))
+        found = f"{_JSON}({self.value(text)}, {string_literal(steps)}, '{expr.type}')"
+        return found if expr.type is Type.STRING else f"CAST({found} AS {SPARK_TYPES[expr.type]})"
+
     def _call(self, expr: Call) -> str:
         if expr.type is Type.DOUBLE:
             args = [self._double(arg) for arg in expr.args]
@@ -217,6 +265,8 @@ class _Writer:
                 return f"concat({', '.join(args)})"
             case "SUBSTRING":
                 return _substring(*args)
+            case "JSON_VALUE":
+                return self._json_value(expr)
         raise UsageError(f"the function {expr.name} is not known to the batch answer")
 
     def _compare(self, expr: Compare) -> str:

@@ -45,7 +45,7 @@ class JsonRules:
             record = orjson.loads(raw)
         except orjson.JSONDecodeError:
             texts: dict[Path, str] = {(json.loads(key),): text for key, text in members(raw)}
-            return [_parsed(name, type, _text_at(texts, place)) for name, type, place in self._fields]
+            return [parsed(name, type, text_at(texts, place)) for name, type, place in self._fields]
         if not isinstance(record, dict):
             raise RecordError(f"{shown(record)} is not a JSON object")
         return [check_value(name, type, _value_at(record, place)) for name, type, place in self._fields]
@@ -63,14 +63,14 @@ def _value_at(value: object, place: Path) -> object:
     return value
 
 
-def _text_at(texts: dict[Path, str], place: Path) -> str:
-    """What is written at a place of a valid record; null where there is nothing.
+def text_at(texts: dict[Path, str], place: Path) -> str:
+    """What is written at a place of a valid text; null where there is nothing.
 
     Args:
-        texts: what is written at the places found before, at least at those of the record's own members; grows.
+        texts: what is written at the places found before, at least the text itself or all its members; grows.
     """
-    if place not in texts and len(place) > 1:
-        above = _text_at(texts, place[:-1])
+    if place not in texts and place:
+        above = text_at(texts, place[:-1])
         if above[0] == "{":
             texts.update({(*place[:-1], json.loads(key)): text for key, text in members(above.encode())})
         elif above[0] == "[":
@@ -78,8 +78,8 @@ def _text_at(texts: dict[Path, str], place: Path) -> str:
     return texts.setdefault(place, "null")
 
 
-def _parsed(name: str, type: Type, text: str) -> Value:
-    """The value of a declared field that is written as `text`, parsed by JSON's grammar.
+def parsed(name: str, type: Type, text: str) -> Value:
+    """The value of a field that is written as `text`, parsed by JSON's grammar.
 
     Raises:
         RecordError: the field's type does not accept it.

@@ -59,6 +59,21 @@ def members(raw: bytes) -> list[tuple[str, str]]:
     return found
 
 
+def only_value(raw: bytes) -> str:
+    """The one value that a text is, as it is written, without white space around it.
+
+    Raises:
+        RecordError: the text is broken JSON; the message says where.
+    """
+    text = raw.decode()
+    begin = _skip_space(text, 0)
+    end = _value_end(text, begin)
+    rest = _skip_space(text, end)
+    if rest < len(text):
+        _broken(text, rest, "the end of the text")
+    return text[begin:end]
+
+
 def elements(text: str) -> list[str]:
     """The elements of an array as they are written, in order; `text` is a valid array."""
     found: list[str] = []

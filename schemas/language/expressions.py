@@ -22,8 +22,9 @@ from lark import Token, Tree
 
 from schemas.durations import duration_ms, parse_duration
 from schemas.errors import QueryError, UsageError
-from schemas.language.functions import AGGREGATES, FUNCTIONS, NUMBERS
+from schemas.language.functions import AGGREGATES, FUNCTIONS, JSON_TYPES, JSON_VALUE, NUMBERS
 from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, shortened, tree, unquoted
+from schemas.paths import parse_json_path
 from schemas.query import (
     And,
     Arithmetic,
@@ -185,7 +186,7 @@ class Scope:
                 return self._number(parts[1], inner, "+")
             case "minus":
                 return self._minus(node, inner)
-            case "call":
+            case "call" | "call_returning":
                 return self._call(node, inner)
             case "call_star":
                 raise self._unknown_function(parts[0])
@@ -348,6 +349,12 @@ class Scope:
         name_token, *arg_nodes = node.children
         name = str(name_token).upper()
         signature = FUNCTIONS.get(name)
+        returning: list[Node] = []
+        if node.data == "call_returning":
+            *arg_nodes, returning_word, type_token = arg_nodes
+            returning = [type_token]
+            if signature is not None and name != JSON_VALUE:
+                raise self.text.error(f"RETURNING goes with {JSON_VALUE} only; {signature.form}", returning_word)
         if signature is None:
             raise self._unknown_function(name_token)
         if len(arg_nodes) < signature.least or (
@@ -365,8 +372,27 @@ class Scope:
         if result is None:
             given = ", ".join("NULL" if arg == _NULL else _described(arg) for arg in args)
             raise self.text.error(f"expected {signature.form}; got {name}({given})", node)
+        if name == JSON_VALUE:
+            self._check_path(args[1], arg_nodes[1])
+            result = self._returned(returning[0]) if returning else JSON_TYPES[0]
         # A NULL takes the type of the other arguments.
         return Call(name, tuple(Literal(None, typed[0]) if arg == _NULL else arg for arg in args), result)
+
+    def _check_path(self, path: Expr, node: Node) -> None:
+        """Refuse a path of JSON_VALUE that is no literal, or wrong."""
+        if not isinstance(path, Literal) or not isinstance(path.value, str):
+            raise self.text.error("JSON_VALUE takes a path in quotes, such as '$.customer.city'", node)
+        try:
+            parse_json_path(path.value)
+        except UsageError as error:
+            raise self.text.error(str(error), node) from None
+
+    def _returned(self, token: Node) -> Type:
+        written = str(token).upper()
+        if written not in JSON_TYPES:
+            hint = did_you_mean(written, JSON_TYPES) or f"; it may be {', '.join(JSON_TYPES)}"
+            raise self.text.error(f"{JSON_VALUE} returns no {written}{hint}", token)
+        return Type(written)
 
     def _unknown_function(self, token: Node) -> QueryError:
         name = str(token).upper()

@@ -9,6 +9,10 @@ from schemas.query import Type
 
 NUMBERS = frozenset({Type.BIGINT, Type.DOUBLE})
 
+JSON_VALUE = "JSON_VALUE"
+JSON_TYPES = (Type.STRING, Type.BIGINT, Type.DOUBLE, Type.BOOLEAN)
+"""What JSON_VALUE may be RETURNING; the first is the default."""
+
 AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", "MEDIAN")
 """Function names that are aggregates; no scalar function has one of these names."""
 
@@ -61,4 +65,5 @@ FUNCTIONS: Mapping[str, Signature] = {
         "SUBSTRING(string, start [, count])",
         lambda types: Type.STRING if types[0] is Type.STRING and set(types[1:]) == {Type.BIGINT} else None,
     ),
+    JSON_VALUE: Signature(2, 2, "JSON_VALUE(string, '$.path' [RETURNING type])", _string_to(Type.STRING)),
 }

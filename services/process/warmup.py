@@ -33,6 +33,7 @@ import schemas.codecs.kernels
 from operators.autopilot.evidence import Arrivals, Evidence
 from operators.autopilot.search import cheapest_of_order
 from operators.autopilot.survey import load_kernels
+from operators.data.json_values import json_values
 from operators.data.tuples import FOREVER, Tuples
 from operators.engine.engine import Engine
 from operators.engine.lookups import VersionedTable
@@ -359,6 +360,8 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     decoder.decode_values([*lines, None, b"{\n}"])
     batch = decoder.decode_lines(b"\n".join(lines)).batch
     decoder.decode_lines(encode_tuples(batch.slice(0, ROWS // 4)).data)
+    texts = Column.from_values([line.decode() for line in lines], Type.STRING)
+    json_values(texts, "$.more[1].x", Type.STRING)
     _through_avro(stream, batch.slice(0, ROWS // 4))
     _through_protobuf()
     _through_lookups(stream, batch.slice(0, ROWS // 4))

@@ -46,7 +46,7 @@ _MAX_DEPTH: Final = 62
 
 
 @compiled
-def _scan_string(data: U8, p: int, ascii_only: bool) -> tuple[int, bool]:
+def scan_string(data: U8, p: int, ascii_only: bool) -> tuple[int, bool]:
     """A string whose opening quote is before `p`: the position of the closing one (or -1), "has escapes"."""
     escaped = False
     while True:
@@ -69,7 +69,7 @@ def _skip_key(data: U8, p: int, ascii_only: bool) -> int:
     """`"key" :` at `p`: the position of the value, or -1."""
     if data[p] != 34:
         return -1
-    p, _ = _scan_string(data, p + 1, ascii_only)
+    p, _ = scan_string(data, p + 1, ascii_only)
     if p < 0:
         return -1
     p = skip_space(data, p + 1)
@@ -80,7 +80,7 @@ def _skip_key(data: U8, p: int, ascii_only: bool) -> int:
 
 
 @compiled
-def _skip_value(data: U8, p: int, ascii_only: bool) -> int:
+def skip_value(data: U8, p: int, ascii_only: bool) -> int:
     """Any JSON value at `p`: the position after it, or -1."""
     depth = 0
     kinds = 0  # one bit per open bracket, the innermost lowest: 1 for an object, 0 for an array
@@ -102,7 +102,7 @@ def _skip_value(data: U8, p: int, ascii_only: bool) -> int:
                         return -1
                 continue
         elif c == 34:
-            p, _ = _scan_string(data, p + 1, ascii_only)
+            p, _ = scan_string(data, p + 1, ascii_only)
             if p < 0:
                 return -1
             p += 1
@@ -225,7 +225,7 @@ def decode_json(
                         p += length
                 if not found:
                     start = p
-                    p, escaped = _scan_string(data, p, ascii_only)
+                    p, escaped = scan_string(data, p, ascii_only)
                     if p < 0 or escaped:
                         break
                     k = _find_key(data, start, p - start, names, name_starts, objects, within)
@@ -253,7 +253,7 @@ def decode_json(
                         if data[p] != 125:
                             continue
                     else:
-                        p = _skip_value(data, p, ascii_only)
+                        p = skip_value(data, p, ascii_only)
                         if p < 0:
                             break
                 else:
@@ -267,7 +267,7 @@ def decode_json(
                         if c != 34:
                             break
                         start = p + 1
-                        p, escaped = _scan_string(data, start, ascii_only)
+                        p, escaped = scan_string(data, start, ascii_only)
                         if p < 0:
                             break
                         words[f, row] = pack_span(start, p - start, escaped)
@@ -283,7 +283,7 @@ def decode_json(
                         if kind != TIMESTAMP:
                             break
                         start = p + 1
-                        p, escaped = _scan_string(data, start, ascii_only)
+                        p, escaped = scan_string(data, start, ascii_only)
                         if p < 0:
                             break
                         ok, value = scan_iso(data, start, p)

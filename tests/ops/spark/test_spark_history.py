@@ -52,7 +52,7 @@ from schemas.query import (
 )
 from services.cli import app
 from tests import oracle
-from tests.cases import ALIASES, FIELDS, Case, aggregated, cases, column
+from tests.cases import ALIASES, FIELDS, Case, aggregated, cases, column, in_json
 from tests.subtractions import busy_subtractions, subtractions
 
 if TYPE_CHECKING:
@@ -92,6 +92,11 @@ EDGES = [
 ROW = {field.name: ColumnRef("A", field.name, field.type) for field in FIELDS}
 
 
+JSON = (
+    r"""{"it's": ["\u00e4\n\"", "\ud800", -7, 1.50, 1e400, -0, -0.0, 9223372036854775808, true, null, {"x": 5}],"""
+    r""" "a": {"b": 1, "b": "2"}}"""
+)
+
 HUGE = Arithmetic("*", ROW["d"], Literal(1e308, Type.DOUBLE), Type.DOUBLE)
 TELLING: list[Expr] = [
     Arithmetic("/", Literal(1.0, Type.DOUBLE), HUGE, Type.DOUBLE),
@@ -100,6 +105,11 @@ TELLING: list[Expr] = [
     Call("ABS", (ROW["v"],), Type.BIGINT),
     *[Call("SIGN", (number,), Type.BIGINT) for number in (ROW["v"], ROW["d"], HUGE)],
     *[Call(name, (ROW["s"],), Type.STRING) for name in ("LOWER", "UPPER")],
+    *[
+        Call("JSON_VALUE", (Literal(JSON, Type.STRING), Literal(path, Type.STRING)), kind)
+        for path in ("$", "$[9]", *(f"$['it''s'][{n}]" for n in range(11)), "$.a.b", "$.it")
+        for kind in (Type.STRING, Type.BIGINT, Type.DOUBLE, Type.BOOLEAN)
+    ],
     *[Compare(op, ROW[name], ROW["d"]) for op in ("=", "<>", "<", "<=", ">", ">=") for name in ("k", "v")],
 ]
 """Expressions that the random ones might miss."""
@@ -144,6 +154,7 @@ class Expressions:
                 Call("SUBSTRING", (text, pick(place)), Type.STRING),
                 Call("SUBSTRING", (text, pick(place), pick(place)), Type.STRING),
                 Call("COALESCE", (text, Literal("z", Type.STRING)), Type.STRING),
+                in_json(text, pick(["$.a[0]", "$.a[1]"])),
             ]
         )
 

@@ -7,7 +7,10 @@ from itertools import pairwise
 
 import pytest
 
+from schemas.errors import UsageError
+from schemas.expression_text import text_of
 from schemas.language.program import parse_program
+from schemas.paths import parse_json_path
 from schemas.query import (
     And,
     Arithmetic,
@@ -447,6 +450,41 @@ def test_functions() -> None:
     assert scalar("SUBSTRING(CONCAT(A.s, B.s), 1, A.k)") == Call(
         "SUBSTRING", (Call("CONCAT", (A_S, B_S), Type.STRING), big(1), A_K), Type.STRING
     )
+    path = Literal("$['it''s'][0]", Type.STRING)
+    written = "JSON_VALUE(LOWER(A.s), '$[''it''''s''][0]'{})"
+    for returning, type in (("", Type.STRING), (" RETURNING string", Type.STRING), (" returning Bigint", Type.BIGINT)):
+        found = scalar(written.format(returning))
+        assert found == Call("JSON_VALUE", (Call("LOWER", (A_S,), Type.STRING), path), type)
+        assert scalar(text_of(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("path", "steps"),
+    [
+        ("$", ()),
+        ("$.a.b_1", ("a", "b_1")),
+        ("$.größe.x-y.$ref.@id", ("größe", "x-y", "$ref", "@id")),
+        ("$[0][12].a[3]", (0, 12, "a", 3)),
+        ("$['a.b'][\"it's\"]", ("a.b", "it's")),
+        ("$['it''s']", ("it's",)),
+        ('$["a""b"].c', ('a"b', "c")),
+        ('$."a b".c', ("a b", "c")),
+        ("$['']", ("",)),
+    ],
+)
+def test_paths_of_json_value(path: str, steps: tuple[str | int, ...]) -> None:
+    assert parse_json_path(path) == steps
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [("", 1), ("a.b", 1), ("a", 1), ("lax $.a", 1), ("$a", 2), ("$.", 2), ("$..a", 2), ("$.*", 2), ("$.a b", 4),
+     ("$[*]", 2), ("$[-1]", 2), ("$[1 to 2]", 2), ("$['a]", 2), ("$.a.size()", 9), ("$.a ? (@ > 1)", 4), ("$[0", 2),
+     ("$[a]", 2), (" $.a", 1)],
+)  # fmt: skip
+def test_wrong_paths_of_json_value(path: str, wrong: int) -> None:
+    with pytest.raises(UsageError, match=f"wrong from character {wrong}$"):
+        parse_json_path(path)
 
 
 # --- Names -----------------------------------------------------------------------------------------
