@@ -69,6 +69,41 @@ class Field:
         return KEY if self.key else first if first in METADATA else VALUE
 
 
+ORDINAL = "_ordinal"
+"""The pseudo-column of an array's elements: the place of each, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A declared array of a stream, whose elements UNNEST makes rows of.
+
+    Attributes:
+        fields: what each element has; without `rows` the one value that it is.
+        rows: whether elements are objects.
+        path: as that of a field.
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+    rows: bool
+    path: Path = ()
+
+    @property
+    def place(self) -> Path:
+        """Where it is in a record."""
+        return self.path or (self.name,)
+
+    def column(self, name: str) -> str:
+        """The name in an unnested stream of what elements have under a name."""
+        return f"{self.name}.{name}"
+
+    def columns(self) -> tuple[Field, ...]:
+        """The columns that an unnested stream has of it."""
+        places = [(*self.place, field.name) if self.rows else self.place for field in self.fields]
+        own = [Field(self.column(f.name), f.type, place) for f, place in zip(self.fields, places, strict=True)]
+        return (*own, Field(self.column(ORDINAL), Type.BIGINT, (*self.place, ORDINAL)))
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """A declared stream (`CREATE STREAM`).
@@ -85,6 +120,8 @@ class Stream:
         message: for Protobuf, the full name of the message type; None for the first of the schema.
         primary_key: of a table in a topic (`CREATE TABLE ... WITH (topic = ...)`), whose records are versions of rows:
             the columns that name a row. Empty for a stream.
+        arrays: the declared arrays.
+        unnested: the array whose elements multiply the stream's tuples; `fields` has its columns too.
     """
 
     name: str
@@ -101,6 +138,12 @@ class Stream:
     key_format: str | None = None
     message: str | None = None
     primary_key: tuple[str, ...] = ()
+    arrays: tuple[Array, ...] = ()
+    unnested: Array | None = None
+
+    def unnest(self, array: Array) -> Stream:
+        """The stream that has a tuple for each element of an array of it."""
+        return replace(self, fields=(*self.fields, *array.columns()), unnested=array)
 
     def field(self, name: str) -> Field | None:
         """The field called `name`, or None."""
@@ -174,11 +217,17 @@ class Source:
     """One entry of FROM: a stream under an alias with a window, or a table, whose window is UNBOUNDED.
 
     Two aliases may name one stream.
+
+    Attributes:
+        elements: the alias of the elements of the unnested array, if the stream is unnested.
+        element_names: the names of what each element has, in the order of the array's fields.
     """
 
     alias: str
     stream: Stream | Table
     window: Window
+    elements: str = ""
+    element_names: tuple[str, ...] = ()
 
     @property
     def endless(self) -> bool:

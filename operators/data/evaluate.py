@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.data.json_values import json_values
 from schemas.columns import DTYPES, Column, Mask, numbers_of
+from schemas.nested.json_values import json_values
 from schemas.query import (
     And,
     Arithmetic,

@@ -6,7 +6,7 @@ that those that an equality connects come first. Each combination has
 
     hi    max(ts), the result's timestamp
     dead  min(ts + d) over RANGE windows: the combination is valid while hi <= dead
-    at    the position of its newest tuple in the total order (ts, stream ordinal, partition, offset)
+    at    the position of its newest tuple in the total order (ts, stream ordinal, partition, offset, element)
 
 A tuple of a ROWS window dies at the position of the n-th later tuple of its stream: the combination is valid while `at`
 is before all of those. A dead tuple never becomes alive again, so a combination that fails once is dropped at once.
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from ops.spark.expressions import join_key, sql_of
 from ops.spark.stage import OFF, PART, TS, field_column
 from schemas.query import (
+    ORDINAL,
     ColumnRef,
     Compare,
     Expr,
@@ -261,14 +262,17 @@ def tuples_of(spark: SparkSession, query: Query, number: int, history: History, 
     ordinal = -1
     if isinstance(source.stream, Stream):
         ordinal = [stream.name for stream in query.joined_streams()].index(source.stream.name)
-    place = f"named_struct('ts', {TS}, 'stream', {ordinal}, 'part', {PART}, 'off', {OFF})"
+    array = source.stream.unnested if isinstance(source.stream, Stream) else None
+    element = "0L" if array is None else field_column(source.stream.fields, array.column(ORDINAL))
+    place = f"named_struct('ts', {TS}, 'stream', {ordinal}, 'part', {PART}, 'off', {OFF}, 'element', {element})"
     prefix = f"s{number}_"
     exprs = [f"{name.removeprefix(prefix)} AS {name}" for name in columns if name != f"{prefix}ts"]
     exprs += [f"{TS} AS {prefix}ts", f"{_end(source)} AS {prefix}end", f"{PART} AS {prefix}part"]
     exprs.append(f"{place} AS {prefix}at")
     if source.window.kind == "ROWS":
         split = f"PARTITION BY {PART} " if history.copartitioned else ""
-        exprs.append(f"lead({place}, {source.window.size}) OVER ({split}ORDER BY {TS}, {PART}, {OFF}) AS {prefix}last")
+        order = f"{TS}, {PART}, {OFF}, {element}"
+        exprs.append(f"lead({place}, {source.window.size}) OVER ({split}ORDER BY {order}) AS {prefix}last")
     tuples = spark.read.parquet(history.paths[source.stream.name])
     for lookup in query.lookups:
         if lookup.of == source.alias:

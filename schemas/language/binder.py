@@ -9,6 +9,7 @@ whole: names are unique, and each query writes to a topic of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from lark import Token, Tree
 
@@ -31,6 +32,8 @@ from schemas.language.query_text import (
 )
 from schemas.members import members_of
 from schemas.query import (
+    ORDINAL,
+    Array,
     ColumnRef,
     Compare,
     Expr,
@@ -73,12 +76,23 @@ def bind_program(root: Tree[Token], text: QueryText) -> Program:
     queries: list[Query] = []
     for node in statements:
         if node.data == "select":
-            queries.append(_bind_query(node, streams, [q.name for q in queries], text))
+            query = _bind_query(node, streams, [q.name for q in queries], text)
+            _check_forms([*queries, query], node, text)
+            queries.append(query)
     return Program(
         tuple(stream for stream in streams.values() if isinstance(stream, Stream)),
         tuple(queries),
         tuple(stream for stream in streams.values() if isinstance(stream, Table)),
     )
+
+
+def _check_forms(queries: Sequence[Query], node: Tree[Token], text: QueryText) -> None:
+    """Refuse queries that unnest one stream differently: it is read once for all."""
+    forms: dict[str, Stream] = {}
+    for stream in (stream for query in queries for stream in query.streams()):
+        if forms.setdefault(stream.name, stream) != stream:
+            how = "not unnested as in another query of this file"
+            raise text.error(f"{stream} is {how}; declare its topic as two streams", node.children[4])
 
 
 # --- SELECT ----------------------------------------------------------------------------------------
@@ -96,6 +110,7 @@ def _bind_query(
     named = _bind_sources(source_nodes, streams, clauses.window_of_all(), text)
     tables = tuple(_bind_as_of(sources_tree, named, text))
     timed = {one.source.alias for one in tables}
+    named = _unnested(named, _nodes_of(sources_tree, "unnest"), text)
     sources = tuple(source for source in named if source.alias not in timed)
     _check_tables(sources, source_nodes, bool(clauses.excepts), text)
     scope = Scope(text, {source.alias: source for source in (named[:1] if clauses.excepts else named)})
@@ -198,7 +213,8 @@ def _alias_of(node: Tree[Token]) -> str:
 def _source_nodes(sources_tree: Tree[Token]) -> list[Tree[Token]]:
     """The sources of FROM, in text order."""
     pieces = [tree(child) for child in sources_tree.children]
-    return [tree(piece.children[1]) if piece.data == "left_join" else piece for piece in pieces if piece.data != "on"]
+    named = [tree(piece.children[1]) if piece.data == "left_join" else piece for piece in pieces]
+    return [piece for piece in named if piece.data == "source"]
 
 
 def _bind_excepts(clauses: Clauses, sources: Sequence[Source], text: QueryText) -> Iterator[Subtraction]:
@@ -303,6 +319,53 @@ def _bind_sources(
     return tuple(sources.values())
 
 
+def _unnested(sources: Sequence[Source], nodes: Sequence[Tree[Token]], text: QueryText) -> tuple[Source, ...]:
+    """The sources with those unnested of which CROSS JOIN UNNEST names an array."""
+    found = {source.alias: source for source in sources}
+    for node in nodes:
+        alias_token, array_token, elements_token, names_node = node.children
+        source = found.get(identifier(alias_token))
+        if source is None:
+            hint = did_you_mean(identifier(alias_token), found) or f"; the query has {', '.join(found)}"
+            raise text.error(f"unknown alias {identifier(alias_token)!r}{hint}", alias_token)
+        arrays = {array.name: array for array in source.stream.arrays} if isinstance(source.stream, Stream) else {}
+        array, elements = arrays.get(identifier(array_token)), identifier(elements_token)
+        if array is None:
+            hint = did_you_mean(identifier(array_token), arrays) or "; declare it: items ARRAY<ROW (sku STRING)>"
+            raise text.error(f"{source.stream} has no array {identifier(array_token)!r}{hint}", array_token)
+        if source.elements:
+            raise text.error(f"{source.alias} is unnested twice; in this version once is all", alias_token)
+        if elements in found or any(elements == other.elements for other in found.values()):
+            raise text.error(f"alias {elements!r} stands for two streams; give the elements another", elements_token)
+        names = tuple(field.name for field in array.fields)
+        if names_node is not None:
+            names = _element_names(tree(names_node), array, text)
+        unnested = source.stream.unnest(array) if isinstance(source.stream, Stream) else source.stream
+        found[source.alias] = replace(source, stream=unnested, elements=elements, element_names=names)
+    forms: dict[str, Source] = {}
+    for source in found.values():
+        other = forms.setdefault(source.stream.name, source)
+        if other.stream != source.stream:
+            place = nodes[0]
+            raise text.error(
+                f"{source.stream} is read by {other.alias} and {source.alias}, and only one of them is unnested so; "
+                "declare the topic as two streams",
+                place,
+            )
+    return tuple(found.values())
+
+
+def _element_names(node: Tree[Token], array: Array, text: QueryText) -> tuple[str, ...]:
+    """The names that UNNEST gives what each element has; types, which need not be given, are those declared."""
+    names = tuple(identifier(tree(name).children[0]) for name in node.children)
+    if len(names) != len(array.fields) or len({*names, ORDINAL}) <= len(names):
+        what = f"{len(array.fields)} different names" if len(array.fields) > 1 else "one name"
+        raise text.error(f"an element of {array.name!r} takes {what} here, got {', '.join(names)}", node)
+    for name, field in zip(node.children, array.fields, strict=True):
+        token = tree(name).children[1]
+        if token is not None and str(token).upper() != field.type:
+            raise text.error(f"{field.name!r} of {array.name!r} is declared {field.type}, not {token}", token)
+    return names
 def _wrong_time(
     stream: Stream | Table, alias: str, as_of_node: Node | None, source_node: Node, text: QueryText
 ) -> QueryError:
@@ -382,13 +445,33 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
             raise scope.text.error(f"give this expression a name: {scope.text.shown(expr_node)} AS name", expr_node)
         return
     if item.data == "every_column":
-        sources = tuple(scope.sources.values())
+        for source in scope.sources.values():
+            yield from _columns_of(source)
+            yield from _columns_of_elements(source)
+    elif (unnested := scope.elements(item.children[0])) is not None:
+        yield from _columns_of_elements(unnested)
     else:
-        alias = item.children[0]
-        sources = (scope.source(alias),)
-    for source in sources:
-        for field in source.stream.fields:
+        yield from _columns_of(scope.source(item.children[0]))
+
+
+def _columns_of(source: Source) -> Iterator[Output]:
+    own = _array_of(source)
+    of_elements = () if own is None else own.columns()
+    for field in source.stream.fields:
+        if field not in of_elements:
             yield Output(f"{source.alias}.{field.name}", ColumnRef(source.alias, field.name, field.type))
+
+
+def _columns_of_elements(source: Source) -> Iterator[Output]:
+    array = _array_of(source)
+    if array is not None:
+        for name, field in zip(source.element_names, array.fields, strict=True):
+            column = ColumnRef(source.alias, array.column(field.name), field.type)
+            yield Output(f"{source.elements}.{name}", column)
+
+
+def _array_of(source: Source) -> Array | None:
+    return source.stream.unnested if isinstance(source.stream, Stream) else None
 
 
 def _named(alias_token: Node, expr: Expr, text: QueryText) -> Output:
@@ -419,6 +502,9 @@ def _bind_partition_by(
     found: dict[str, ColumnRef] = {}
     for node in nodes:
         column = scope.column(node)
+        array = _array_of(scope.sources[column.alias])
+        if array is not None and column.name in {field.name for field in array.columns()}:
+            raise scope.text.error("PARTITION BY takes columns of records, by which topics are keyed", node)
         if scope.sources[column.alias].is_table:
             raise scope.text.error(
                 f"PARTITION BY takes columns of streams; every task reads the whole of "

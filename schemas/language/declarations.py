@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from lark import Token, Tree
 
@@ -23,9 +24,11 @@ from schemas.query import (
     GONE,
     METADATA,
     OP_KEY,
+    ORDINAL,
     SOURCE_TIME,
     VALUE,
     WITH_SCHEMA,
+    Array,
     Field,
     Output,
     Path,
@@ -39,6 +42,10 @@ from schemas.query import (
 FORMATS = ("json", "json-schema", "avro", "protobuf", "csv", "string")
 KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro", "protobuf")
 TABLE_FORMATS = ("json", "csv", "parquet")
+WITH_ARRAYS = ("json", "json-schema")
+"""The formats whose arrays are read."""
+ELEMENT = "value"
+"""What an element is called that is a value itself."""
 RESULT_FORMATS = ("json", *WITH_SCHEMA)
 RESULT_KEY_FORMATS = ("string", "json", *WITH_SCHEMA)
 SUBJECTS = ("topic", "record", "topic-record")
@@ -90,11 +97,13 @@ _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,240}")
 
 def bind_stream(node: Tree[Token], text: QueryText) -> Stream:
     """The stream that CREATE STREAM declares."""
+    array_nodes = [tree(child) for child in node.children[1:-1] if tree(child).data == "array_def"]
     name, fields, options = _declared(node, _OPTIONS, text)
     marked = next(_primary_marks(node), None)
     if marked is not None:
         raise text.error("a stream has no PRIMARY KEY; KEY says that a column is in the record's key", marked)
-    return _in_topic(name, fields, options)
+    stream = _in_topic(name, fields, options)
+    return replace(stream, arrays=tuple(_bind_arrays(array_nodes, fields, stream.format, text)))
 
 
 def _primary_marks(node: Tree[Token]) -> Iterator[Tree[Token]]:
@@ -131,6 +140,34 @@ def _in_topic(
         message=options.message(written),
         primary_key=primary_key,
     )
+
+
+def _bind_arrays(
+    nodes: Sequence[Tree[Token]], fields: Mapping[str, Field], format: str, text: QueryText
+) -> Iterator[Array]:
+    seen = set(fields)
+    for node in nodes:
+        name_token, element, path_token = node.children
+        name = identifier(name_token)
+        if name in seen:
+            raise text.error(f"column {name!r} is declared twice", name_token)
+        if format not in WITH_ARRAYS:
+            raise text.error(f"arrays are read of format {' and '.join(WITH_ARRAYS)} only, not {format!r}", name_token)
+        seen.add(name)
+        rows = isinstance(element, Tree)
+        own: dict[str, Field] = {}
+        for row_field in tree(element).children if rows else ():
+            field_token, type_token = tree(row_field).children
+            field = Field(identifier(field_token), _type(type_token, text))
+            if field.name in (*own, ORDINAL):
+                raise text.error(f"{field.name!r} is there twice in an element of {name!r}", field_token)
+            own[field.name] = field
+        kept = tuple(own.values()) if rows else (Field(ELEMENT, _type(element, text)),)
+        path = _path(path_token, text)
+        array = Array(name, kept, rows, () if path == (name,) else path)
+        if str(array.place[0]) in METADATA:
+            raise text.error(f"{str(array.place[0])!r} of a record is no array", path_token or name_token)
+        yield array
 
 
 def undeclared(node: Tree[Token], text: QueryText) -> Stream | None:
@@ -240,7 +277,7 @@ def _declared(
         undeclared(node, text)
         raise text.error(f"stream {identifier(name_token)!r} needs a list of its columns here", name_token)
     fields: dict[str, Field] = {}
-    for column_node in column_nodes:
+    for column_node in (node for node in column_nodes if tree(node).data == "column_def"):
         field = _bind_field(tree(column_node), text, of_topic=accepted is _OPTIONS)
         if field.name in fields:
             raise text.error(f"column {field.name!r} is declared twice", tree(column_node).children[0])
@@ -251,25 +288,35 @@ def _declared(
 
 def _bind_field(node: Tree[Token], text: QueryText, *, of_topic: bool) -> Field:
     name_token, type_token, key_mark, path_token = node.children
-    name, written = identifier(name_token), str(type_token).upper()
+    name = identifier(name_token)
     if name == EVENT_TIME:
         raise text.error(f"{EVENT_TIME!r} is every stream's event time; call this column otherwise", name_token)
-    if written not in Type.__members__:
-        other = _OTHER_TYPE_NAMES.get(written)
-        hint = f"; did you mean {other}?" if other else did_you_mean(written, Type.__members__)
-        raise text.error(f"unknown type {str(type_token)!r}; accepted: {', '.join(Type)}{hint}", type_token)
-    path: Path = ()
-    if path_token is not None:
-        try:
-            path = parse_path(unquoted(str(path_token)))
-        except UsageError as error:
-            raise text.error(str(error), path_token) from None
-    field = Field(name, Type[written], () if path == (name,) else path, key=key_mark is not None)
+    type, path = _type(type_token, text), _path(path_token, text)
+    field = Field(name, type, () if path == (name,) else path, key=key_mark is not None)
     if key_mark is not None and not of_topic:
         raise text.error("the rows of a table's file have no keys; leave KEY out", key_mark)
     if of_topic and (wrong := _misused(field)):
         raise text.error(wrong, path_token or name_token)
     return field
+
+
+def _type(token: Node, text: QueryText) -> Type:
+    written = str(token).upper()
+    if written not in Type.__members__:
+        other = _OTHER_TYPE_NAMES.get(written)
+        hint = f"; did you mean {other}?" if other else did_you_mean(written, Type.__members__)
+        raise text.error(f"unknown type {str(token)!r}; accepted: {', '.join(Type)}{hint}", token)
+    return Type[written]
+
+
+def _path(token: Node | None, text: QueryText) -> Path:
+    """The path that FROM gives; empty without FROM."""
+    if token is None:
+        return ()
+    try:
+        return parse_path(unquoted(str(token)))
+    except UsageError as error:
+        raise text.error(str(error), token) from None
 
 
 def _misused(field: Field) -> str:

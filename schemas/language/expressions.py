@@ -26,6 +26,7 @@ from schemas.language.functions import AGGREGATES, FUNCTIONS, JSON_TYPES, JSON_V
 from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, shortened, tree, unquoted
 from schemas.paths import parse_json_path
 from schemas.query import (
+    ORDINAL,
     And,
     Arithmetic,
     Call,
@@ -40,6 +41,7 @@ from schemas.query import (
     Not,
     Or,
     Source,
+    Stream,
     Type,
     type_of,
 )
@@ -76,6 +78,8 @@ class Scope:
         """A column reference: `alias.name`, or `name` where one source has it."""
         first, second = node.children
         if second is not None:
+            if (elements := self.elements(first)) is not None:
+                return self._of_elements(elements, second)
             source = self.source(first)
             found = self._column_of(source, identifier(second))
             if found is None:
@@ -83,6 +87,7 @@ class Scope:
             return found
         name = identifier(first)
         candidates = [c for s in self.sources.values() if (c := self._column_of(s, name)) is not None]
+        candidates += [c for s in self.sources.values() if (c := self._element_of(s, name)) is not None]
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
@@ -108,6 +113,31 @@ class Scope:
         suggestion = did_you_mean(alias, self.sources)
         raise self.text.error(f"unknown alias {alias!r}{suggestion or f'; the query has {known}'}", token)
 
+    def elements(self, token: Node) -> Source | None:
+        """The source whose elements have the alias that the token names; None if there is none."""
+        alias = identifier(token)
+        return next((s for s in self.sources.values() if s.elements and s.elements == alias), None)
+
+    def _of_elements(self, source: Source, token: Node) -> ColumnRef:
+        found = self._element_of(source, identifier(token))
+        if found is None:
+            names = source.element_names
+            hint = did_you_mean(identifier(token), (*names, ORDINAL)) or f"; it has {shortened(', '.join(names))}"
+            raise self.text.error(f"{source.elements} has no column {identifier(token)!r}{hint}", token)
+        return found
+
+    def _element_of(self, source: Source, name: str) -> ColumnRef | None:
+        """What the elements of a source's array have under a name."""
+        array = source.stream.unnested if isinstance(source.stream, Stream) else None
+        if array is None:
+            return None
+        if name == ORDINAL:
+            return ColumnRef(source.alias, array.column(ORDINAL), Type.BIGINT)
+        if name not in source.element_names:
+            return None
+        field = array.fields[source.element_names.index(name)]
+        return ColumnRef(source.alias, array.column(field.name), field.type)
+
     def _column_of(self, source: Source, name: str) -> ColumnRef | None:
         declared = source.stream.field(name)
         if declared is not None:
@@ -120,6 +150,9 @@ class Scope:
         name = identifier(token)
         names = [f.name for f in source.stream.fields]
         listed = shortened(", ".join(names))
+        if isinstance(source.stream, Stream) and any(array.name == name for array in source.stream.arrays):
+            how = f"CROSS JOIN UNNEST({source.alias}.{name}) AS E after {source.alias} in FROM gives its elements"
+            return self.text.error(f"{source.alias}.{name} is an array, and no value; {how}", token)
         if source.is_table and name == EVENT_TIME:
             return self.text.error(f"the rows of {source.stream} have no event time; it has {listed}", token)
         suggestion = did_you_mean(name, names if source.is_table else [*names, EVENT_TIME])

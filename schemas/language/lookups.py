@@ -171,7 +171,7 @@ class Lookups:
 
     def outputs(self, outputs: Sequence[Output]) -> tuple[Output, ...]:
         """The SELECT list, likewise."""
-        return tuple(Output(output.name, self.over_streams(output.expr)) for output in outputs)
+        return tuple(replace(output, expr=self.over_streams(output.expr)) for output in outputs)
 
     def aggregation(self, aggregation: Aggregation) -> Aggregation:
         """The aggregation, likewise."""

@@ -102,6 +102,12 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
         ("_COMMA", "','"),
         ("EQUAL", "'='"),
         ("_JOIN", "JOIN"),
+        ("_CROSS", "CROSS JOIN UNNEST"),
+        ("_UNNEST", "UNNEST"),
+        ("_ARRAY", "ARRAY<...>"),
+        ("_ROW", "ROW (...)"),
+        ("_LESS", "'<'"),
+        ("_MORE", "'>'"),
         ("_FROM", "FROM"),
         ("WHERE", "WHERE"),
         ("WINDOW", "WINDOW"),
@@ -141,8 +147,9 @@ _WORDS: tuple[tuple[frozenset[str], str], ...] = tuple(
 # Terminals that a message need not list next to one of the groups above.
 _IMPLIED = {
     "a comparison (=, <, BETWEEN, IN, LIKE, IS NULL)": frozenset({"_BETWEEN", "_IN", "_LIKE", "_IS", "NOT"}),
-    "JOIN": frozenset({"_INNER", "LEFT", "_OUTER"}),
+    "JOIN": frozenset({"_INNER", "LEFT", "_OUTER", "_CROSS"}),
     "KEY or PRIMARY KEY": frozenset({"KEY"}),
+    "a type (BIGINT, DOUBLE, STRING, BOOLEAN or TIMESTAMP)": frozenset({"_ARRAY", "_ROW"}),
     "';'": frozenset({"$END"}),
     "an alias": frozenset({"_AS", "FOR"}),
     "an operator (+, -, *, /, %)": frozenset({"_DOT", "_LPAR"}),
@@ -186,6 +193,8 @@ _KEYWORDS = {
     name: (name.strip("_"),)
     for name in [
         "_JOIN",
+        "_CROSS",
+        "_UNNEST",
         "_FROM",
         "WHERE",
         "WINDOW",

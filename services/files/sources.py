@@ -33,6 +33,7 @@ from schemas.codecs.parquet_codec import ParquetDecoder
 from schemas.codecs.slots import count_lines
 from schemas.columns import Mask
 from schemas.errors import DataError, UsageError
+from schemas.nested.json_arrays import UnnestingDecoder, json_decoder
 from schemas.query import OP_KEY, Stream, Table
 from services.formats.changelogs import versions_of, with_operation
 
@@ -80,7 +81,7 @@ class SourceBlock:
         starts = self.decoded.starts
         picked = [
             self.text[starts[row] : starts[row + 1]].strip(b" \t\r\n")
-            for row in self.decoded.rows[np.flatnonzero(chosen)].tolist()
+            for row in np.unique(self.decoded.rows[np.flatnonzero(chosen)]).tolist()  # several may be of one record
         ]
         return b"".join(line + b"\n" for line in picked)
 
@@ -118,13 +119,15 @@ class SourceFile:
         self._block_bytes = block_bytes
         self._position: Callable[[], int] = lambda: 0
         self.format, packed = self._format(path)
+        if isinstance(stream, Stream) and stream.unnested is not None and self.format != "json":
+            raise UsageError(f"{self._described}: arrays are read from JSON lines, not from {path}")
         if self.format == "parquet":
             self._open_parquet(path)
             return
         self._read = self._open(path, packed)
         self._rest = self._first_bytes()
         self._lines = 1
-        self._decoder: JsonDecoder | CsvDecoder = JsonDecoder(self._declared([OP_KEY]))
+        self._decoder: JsonDecoder | UnnestingDecoder | CsvDecoder = json_decoder(self._declared([OP_KEY]))
         self._cut = end_of_lines
         if self.format == "csv":
             self._cut = end_of_records

@@ -16,6 +16,7 @@ from schemas.codecs.json_schema import FramedJsonDecoder
 from schemas.codecs.string_codec import StringDecoder
 from schemas.codecs.wanted import Wanted
 from schemas.errors import DataError, UsageError
+from schemas.nested.json_arrays import json_decoder
 from schemas.query import ENVELOPES, Query, Stream, Type
 from services.formats.changelogs import EnvelopeDecoder, VersionDecoder, keys_only
 from services.formats.records import (
@@ -37,8 +38,8 @@ LOG = get_log("schemas")
 
 
 _PLAIN: Mapping[str, Callable[[Stream], Decoder]] = {
-    "json": JsonDecoder,
-    "json-schema": lambda stream: FramedJsonDecoder(JsonDecoder(stream)),
+    "json": json_decoder,
+    "json-schema": lambda stream: FramedJsonDecoder(json_decoder(stream)),
     "csv": CsvDecoder,
     "string": StringDecoder,
 }

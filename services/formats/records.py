@@ -234,6 +234,6 @@ def _decoded(part: _Part, raw: Sequence[bytes | None], rows: I64, dead: dict[int
     columns = {field.name: found.batch.columns[field.name] for field in part.fields}
     if (chosen == null).any():
         columns = {name: Column.concat([column, Column.null(column.type)]) for name, column in columns.items()}
-    elif len(chosen) == null:
+    elif np.array_equal(chosen, np.arange(null)):
         return columns
     return {name: column.take(chosen) for name, column in columns.items()}

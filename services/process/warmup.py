@@ -33,7 +33,6 @@ import schemas.codecs.kernels
 from operators.autopilot.evidence import Arrivals, Evidence
 from operators.autopilot.search import cheapest_of_order
 from operators.autopilot.survey import load_kernels
-from operators.data.json_values import json_values
 from operators.data.tuples import FOREVER, Tuples
 from operators.engine.engine import Engine
 from operators.engine.lookups import VersionedTable
@@ -66,10 +65,12 @@ from schemas.columns import Batch, Column
 from schemas.groups import query_group
 from schemas.language.program import parse_program
 from schemas.members import flat_members
+from schemas.nested.json_arrays import UnnestingDecoder
+from schemas.nested.json_values import json_values
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.descriptors import parse_file
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues
-from schemas.query import GONE, Field, Program, Stream, Type
+from schemas.query import GONE, Array, Field, Program, Stream, Type
 
 ROWS: Final = 600
 """Tuples per stream and run: rings grow, are compacted and wrap around."""
@@ -362,6 +363,8 @@ def _through_codecs(stream: Stream, lines: list[bytes]) -> Batch:
     decoder.decode_lines(encode_tuples(batch.slice(0, ROWS // 4)).data)
     texts = Column.from_values([line.decode() for line in lines], Type.STRING)
     json_values(texts, "$.more[1].x", Type.STRING)
+    more = Array("more", (Field("value", Type.STRING),), rows=False)
+    UnnestingDecoder(stream.unnest(more)).decode_values(lines)
     _through_avro(stream, batch.slice(0, ROWS // 4))
     _through_protobuf()
     _through_lookups(stream, batch.slice(0, ROWS // 4))

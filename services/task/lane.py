@@ -170,8 +170,9 @@ class InputLane:
             late, overtaken = self._push(engine, ordinal, rows, offsets, None)
             if late.any():
                 self._note_overtaken(engine, ordinal, overtaken, offsets)
-                for row in np.flatnonzero(late).tolist():
-                    rejected.add_late(batch, int(decoded.rows[row]), stream.name, bool(overtaken[row]))
+                # The tuples of one record are late together.
+                for row, first in zip(*np.unique(decoded.rows[late], return_index=True), strict=True):
+                    rejected.add_late(batch, int(row), stream.name, bool(overtaken[late][first]))
             taken += len(rows)
             self.idle = False
         self._advance_to(batch)

@@ -1,11 +1,13 @@
 """Values at one place in texts of JSON: one compiled pass over a column of them.
 
-Invariant: a text is DECODED only if `operators.data.json_values` finds the same value in it by the rules. One that is
+Invariant: a text is DECODED only if `schemas.nested.json_values` finds the same value in it by the rules. One that is
 no JSON, or is rare (an escaped key on the way, half of a surrogate pair, nesting beyond 62 levels), is UNSURE, and left
 to the rules.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,9 @@ from schemas.codecs.kernels.scan import (
 )
 from schemas.columns import I64, U8, Mask
 from schemas.compiled import compiled
+
+RAW: Final = 9
+"""The code of a value as it is written, beside those of types in `schemas.codecs.kernels.scan`."""
 
 
 @compiled
@@ -114,7 +119,8 @@ def decode_json_values(
         data: the texts as `write_lines` makes them, shorter than 2**31; `ascii_only` is False.
         names, name_starts: the names on the way: of step k names[name_starts[k]:name_starts[k + 1]].
         places: (steps,) the places in arrays on the way; NOTHING where a step is a name.
-        types: (1,) the type. A STRING is also the text of a number or of a truth value.
+        types: (1,) the type. A STRING is also the text of a number or of a truth value. With RAW every value but null
+            is there, as it is written.
         words, floats, valid, status, starts, hard: (1, texts), and filled as by `json_records.decode_json`.
 
     Returns:
@@ -152,7 +158,11 @@ def decode_json_values(
         if at < 0:
             continue
         c = data[at]
-        if c == 34:
+        if kind == RAW:
+            if c != 110:
+                words[0, row] = pack_span(at, skip_value(data, at, ascii_only) - at, False)
+                valid[0, row] = True
+        elif c == 34:
             if kind == STRING:
                 end, escaped = scan_string(data, at + 1, False)
                 words[0, row] = pack_span(at + 1, end - at - 1, escaped)

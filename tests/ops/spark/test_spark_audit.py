@@ -208,6 +208,33 @@ def test_an_answer_that_retention_has_made_impossible_is_refused(
     assert "is of another query" in str(result.exception)
 
 
+@pytest.mark.parametrize("window", ["[ROWS 8]", "[RANGE 60 MILLISECONDS]"])
+def test_elements_of_arrays(topics: Topics, tmp_path: Path, workers: Workers, window: str) -> None:
+    """Elements of one record have one offset, and are in the order of the array; ROWS windows count them."""
+    declared = DECLARED.replace("IDLE", "").replace("n BIGINT,", "n BIGINT, parts ARRAY<BIGINT>,", 1)
+    join = f"""SELECT A.n AS one, P._ordinal AS place, B.n AS two
+               FROM a A {window} CROSS JOIN UNNEST(A.parts) AS P (part), b B {window} WHERE P.part = B.x"""
+    case = Case.make(topics, tmp_path, f"{declared}INSERT INTO '{{sink}}' {join}")
+    reader, feed, chance = Reader(case.bootstrap, case.sink), Feed(case), random.Random(8)
+    worker = workers.start(case).wait_running()
+    for n in range(200):
+        parts = [chance.randrange(6) for _ in range(chance.randrange(4))]
+        feed.send("a", [{"n": n, "parts": parts, "at": BASE + 5 * n - chance.choice([0, 20, 60])}])
+        feed.send("b", [{"x": chance.randrange(6), "n": n, "at": BASE + 5 * n}])
+    feed.finish({"a": {"parts": [-1]}, "b": {"x": -2}})
+    expected = case.expected()
+    reader.wait_for_count(sum(expected.values()), worker.alive)
+    assert canonical(reader.rows()) == expected
+
+    def clean() -> bool:
+        code, shown, stderr = command(case, "audit")
+        assert code == 0, shown + stderr
+        return f"expected {sum(expected.values()):,} results, found {sum(expected.values()):,}" in shown
+
+    wait_for(clean, "an audit of all results")
+    assert worker.stop() == 0
+
+
 def test_results_in_avro(topics: Topics, tmp_path: Path, workers: Workers, registry: str) -> None:
     """One output is in an object, others have names that Avro does not have; one task writes to two partitions."""
     options = f"KEY (two) WITH (format = 'avro', registry = '{registry}')"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.data import json_values as module
-from operators.data.json_values import json_values
 from schemas.columns import Column
+from schemas.nested import json_values as module
+from schemas.nested.json_values import json_values
 from schemas.query import Type
 from tests import oracle
 from tests.profiles import examples
