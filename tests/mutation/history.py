@@ -57,7 +57,7 @@ MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             (', f"hi <= s{number}_end"]', "]"),
             ("at < s{n}_last", "at <= s{n}_last"),
             ("{source.window.size}) OVER", "{source.window.size + 1}) OVER"),
-            ("ORDER BY {TS}, {PART}, {OFF}", "ORDER BY {TS}, {PART} DESC, {OFF}"),
+            ("{TS}, {PART}, {OFF}, {element}", "{TS}, {PART} DESC, {OFF}, {element}"),
             ("'stream', {ordinal}, 'part', {PART}", "'stream', 0, 'part', {PART}"),
             ('f"greatest(hi, s{number}_ts) AS hi"', '"hi"'),
             ('f"least(dead, s{number}_end) AS dead"', '"dead"'),
