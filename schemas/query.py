@@ -122,6 +122,9 @@ class Stream:
             the columns that name a row. Empty for a stream.
         arrays: the declared arrays.
         unnested: the array whose elements multiply the stream's tuples; `fields` has its columns too.
+        deduplicate: columns; of the tuples that agree in all of them, the first is taken and repeats are dropped. Empty
+            where all tuples are taken.
+        deduplicate_within_ms: a repeat is at most so much later than the first.
     """
 
     name: str
@@ -140,6 +143,8 @@ class Stream:
     primary_key: tuple[str, ...] = ()
     arrays: tuple[Array, ...] = ()
     unnested: Array | None = None
+    deduplicate: tuple[str, ...] = ()
+    deduplicate_within_ms: int = 0
 
     def unnest(self, array: Array) -> Stream:
         """The stream that has a tuple for each element of an array of it."""

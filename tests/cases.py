@@ -120,9 +120,7 @@ def numeric(aliases: list[str]) -> st.SearchStrategy[Expr]:
         st.builds(Literal, st.sampled_from([0, 1, 2, -1, 5]), st.just(Type.BIGINT)),
         st.builds(Literal, st.sampled_from([0.5, 2.0]), st.just(Type.DOUBLE)),
     )
-    mixed = st.tuples(base, st.sampled_from(["+", "-", "*", "/", "%"]), st.one_of(base, constant)).map(
-        combine
-    )
+    mixed = st.tuples(base, st.sampled_from(["+", "-", "*", "/", "%"]), st.one_of(base, constant)).map(combine)
     absolute = base.map(lambda c: Call("ABS", (c,), Type.DOUBLE if c.type is Type.DOUBLE else Type.BIGINT))
     sign = base.map(lambda c: Call("SIGN", (c,), Type.BIGINT))
     return st.one_of(base, base, mixed, absolute, sign)
@@ -135,9 +133,7 @@ ORDER = st.sampled_from(["=", "=", "<", "<=", ">", ">=", "<>"])
 def join_predicate(draw: st.DrawFn, left: list[str], right: list[str]) -> Expr:
     """A predicate between two groups of aliases."""
     a, b = draw(st.sampled_from(left)), draw(st.sampled_from(right))
-    kind = draw(
-        st.sampled_from(["key", "key", "key", "key", "string", "bool", "cross", "order", "band", "any", "or"])
-    )
+    kind = draw(st.sampled_from(["key", "key", "key", "key", "string", "bool", "cross", "order", "band", "any", "or"]))
     match kind:
         case "key":
             return Compare("=", column(a, "k"), column(b, draw(st.sampled_from(["k", "v"]))))
@@ -212,6 +208,15 @@ def with_tables(draw: st.DrawFn, sources: tuple[Source, ...], *, first: int = 0)
     )
 
 
+def deduplication() -> st.SearchStrategy[dict[str, Any]]:
+    """Stream options: often none."""
+    columns = st.lists(st.sampled_from(["k", "v", "d", "s", "b", "k"]), min_size=1, max_size=2, unique=True).map(tuple)
+    some = st.fixed_dictionaries(
+        {"deduplicate": columns, "deduplicate_within_ms": st.sampled_from([1, 3, 10, 30, 1000])}
+    )
+    return st.one_of(st.just({}), st.just({}), some)
+
+
 @st.composite
 def lookups(draw: st.DrawFn, sources: tuple[Source, ...]) -> tuple[Lookup, ...]:
     """Sometimes look tuples of some streams up in tables in topics; a second may use what the first has found."""
@@ -276,6 +281,7 @@ def cases(
             topic=f"S{i}",
             timestamp="ts",
             disorder_ms=draw(st.sampled_from([0, 0, 2, 20])),
+            **draw(deduplication()),
         )
         for i in range(len(aliases))
     ]

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from operators.data.positions import positions
 from operators.data.watermark import END, NEVER
 from operators.distributed.decompose import decompose
 from operators.distributed.edge_reader import EdgeReader
-from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
+from operators.distributed.edge_writer import EdgeWriter, ResultOrder
 from operators.distributed.feedback.feedback import DistributedFeedback, has_feedback
 from operators.distributed.feedback.on_demand import PlanStart
 from operators.distributed.intake import SourceIntake
@@ -42,6 +43,11 @@ from tests.operators.spill.memory_blocks import MemoryBlocks
 Row = dict[str, Any]
 Lane = tuple[str, int]
 Words = npt.NDArray[np.uint64]
+
+
+def _within_ms(given: OperatorInput) -> int:
+    """For how long tuples of an input repeat a first; 0 where repeats are not dropped."""
+    return given.stream.deduplicate_within_ms
 
 
 @dataclass
@@ -103,6 +109,7 @@ class Task:
         self.repeated = 0
         self.cut = 0
         self.numbers: tuple[int, ...] = ()
+        self.repeats: dict[str, list[int]] = {}
         self.over = False
         self.blocks: list[Block] = []
         self.saved: dict[Lane, list[ReplayPoint]] = {}
@@ -162,6 +169,9 @@ class Task:
                 blocks=None if self.budget is None else MemoryBlocks(),
                 productivity=self._productivity if self.operator.traced else None,
             )
+        self.engine.record_repeats()
+        for name, found in self.repeats.items():
+            self.engine.resume_repeats(name, np.array(found, np.int64), self.cut)
         if self.budget is not None:
             self.engine.play_spills(self.events, self.cut)
         self.start, self.window, self.at = dict(self.saved or self.points), dict(self.points), {}
@@ -195,7 +205,9 @@ class Task:
         blocks = (*self.blocks, *checkpoint.blocks)
         self.blocks = [block for block in blocks if block.first_row + len(block.batch) > live[block.stream]]
         self.saved_cut = checkpoint.cut
-        self.saved = {lane: self._points(given, p, checkpoint.cut) for given, p, lane in self._each()}
+        self.saved = {
+            lane: self._points(given, p, checkpoint.cut - _within_ms(given)) for given, p, lane in self._each()
+        }
 
     def _points(self, given: OperatorInput, p: int, horizon: int) -> list[ReplayPoint]:
         """Per channel, where reading again yields all tuples with ts >= horizon."""
@@ -213,11 +225,13 @@ class Task:
         self.cut, self.committed = self.engine.cut, dict(self.at)
         if self.operator.is_intake:
             self.numbers = self.engine.numbers
+        for name, places in self.engine.take_repeats().items():
+            self.repeats.setdefault(name, []).extend(places.tolist())
         if self.budget is not None:
             needed = self.engine.spills_needed_from() if self.operator.streams else -1
             self.events = [one for one in [*self.events, *self.engine.spill_events()] if one.at > needed]
         for given, p, lane in self._each():
-            horizon = self.engine.horizon(given.stream.name)
+            horizon = self.engine.replay_horizon(given.stream.name)
             self.points[lane] = self._points(given, p, horizon)
             if given.edge is not None:
                 self.channels[lane].forget(horizon)
@@ -289,7 +303,8 @@ class Task:
                 plain = Stream(one.stream.name, tuple(declared), lane[0], timestamp=one.stream.timestamp)
                 batch = to_batch(plain, records)
                 columns = {**batch.columns, one.position: positions(partition, offsets)}
-                self.engine.push(one.stream.name, partition, Batch(batch.ts, columns), offsets, floor=floor)
+                rows, remembered = Batch(batch.ts, columns), 0 if _within_ms(one) and self.again else None
+                self.engine.push(one.stream.name, partition, rows, offsets, floor=floor, remembered=remembered)
             return
         channels = self.channels[lane]
         for offset, raw in enumerate(records, begin):

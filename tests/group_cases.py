@@ -30,7 +30,7 @@ from schemas.query import (
     Window,
     columns_of,
 )
-from tests.cases import FIELDS, ORDER, VALUES, aggregating, column, join_predicate, selection, window
+from tests.cases import FIELDS, ORDER, VALUES, aggregating, column, deduplication, join_predicate, selection, window
 from tests.feeding import Rows, to_batch, to_rows
 
 ALIASES = ("A", "B", "C", "D")
@@ -98,7 +98,14 @@ def group_queries(
 ) -> tuple[Query, ...]:
     """Queries `q0`, `q1`, ... over a few streams."""
     streams = [
-        Stream(f"S{i}", FIELDS, f"S{i}", timestamp="ts", disorder_ms=draw(st.sampled_from([0, 2, 20])))
+        Stream(
+            f"S{i}",
+            FIELDS,
+            f"S{i}",
+            timestamp="ts",
+            disorder_ms=draw(st.sampled_from([0, 2, 20])),
+            **draw(deduplication()),
+        )
         for i in range(draw(st.integers(1, 3)))
     ]
     table = Table("T0", FIELDS, "")

@@ -275,14 +275,19 @@ def near(query: q.Query, bound: Bound, source: q.Source, tuples: Sequence[Tuple]
 
 
 def in_order(query: q.Query, rows: Rows) -> dict[str, list[Tuple]]:
-    """Each stream's tuples that are not late, in the total order (ts, stream ordinal, partition, offset)."""
+    """Each stream's tuples that are neither late nor repeats, in the total order (ts, stream ordinal, partition,
+    offset)."""
     merged = []
     for ordinal, stream in enumerate(query.joined_streams()):
+        arrived = []
         for partition, tuples in enumerate(partitions(rows, stream)):
             for offset, (row, is_late) in enumerate(with_lateness(stream, tuples)):
                 if not is_late:
-                    row = looked_up(query, rows, stream, row)
-                    merged.append((event_time(stream, row), ordinal, partition, offset, stream.name, row))
+                    arrived.append((event_time(stream, row), ordinal, partition, offset, stream.name, row))
+        arrived.sort(key=lambda entry: entry[:4])
+        drops = repeats(query, stream, [(ts, partition, row) for ts, _, partition, _, _, row in arrived])
+        kept = [entry for entry, dropped in zip(arrived, drops, strict=True) if not dropped]
+        merged += [(*place, looked_up(query, rows, stream, row)) for *place, row in kept]
     merged.sort(key=lambda entry: entry[:4])
     arrivals: dict[str, list[int]] = {stream.name: [] for stream in query.joined_streams()}
     ordered: dict[str, list[Tuple]] = {stream.name: [] for stream in query.joined_streams()}
@@ -292,6 +297,31 @@ def in_order(query: q.Query, rows: Rows) -> dict[str, list[Tuple]]:
     for table in query.tables():  # before all other tuples
         ordered[table.name] = [Tuple(q.TABLE_TS, row, -1, 0, ()) for row in rows[table.name]]  # type: ignore[arg-type]
     return ordered
+
+
+def repeats(query: q.Query, stream: q.Stream, arrived: Sequence[tuple[int, int, Row]]) -> list[bool]:
+    """Which tuples of a stream are repeats.
+
+    A tuple repeats the newest first of equal values if it is no later than that first's ts and the declared time. With
+    PARTITION BY a partition's tuples repeat each other only.
+
+    Args:
+        arrived: ts, partition and values, in the total order.
+    """
+    types = {field.name: field.type for field in stream.fields}
+    firsts: dict[Any, int] = {}
+    found = []
+    for ts, partition, row in arrived:
+        values = [without_sign_of_zero(typed(row.get(name), types[name])) for name in stream.deduplicate]
+        key = (partition if query.partition_by else 0, *values)
+        if not values or None in values:
+            found.append(False)
+        elif key in firsts and ts <= firsts[key] + stream.deduplicate_within_ms:
+            found.append(True)
+        else:
+            firsts[key] = ts
+            found.append(False)
+    return found
 
 
 def looked_up(query: q.Query, rows: Rows, stream: q.Stream, row: Row) -> Row:
@@ -502,9 +532,7 @@ def call(name: str, args: list[Any], type_: q.Type) -> Any:
         case "SUBSTRING":
             # Characters whose 1-based position is in [start, start + count).
             text, start, *count = args
-            return "".join(
-                c for i, c in enumerate(text, 1) if i >= start and (not count or i < start + count[0])
-            )
+            return "".join(c for i, c in enumerate(text, 1) if i >= start and (not count or i < start + count[0]))
         case "JSON_VALUE":
             return json_value(args[0], args[1], type_)
     raise ValueError(f"no such function: {name}")

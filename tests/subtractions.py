@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from operators.plan.plan import Plan, left_deep
 from schemas.query import Compare, Expr, Literal, Output, Query, Source, Stream, Subtraction, Type, Window
-from tests.cases import ALIASES, FIELDS, VALUES, Case, column, join_predicate, selection, window, with_tables
+from tests.cases import (
+    ALIASES,
+    FIELDS,
+    VALUES,
+    Case,
+    column,
+    deduplication,
+    join_predicate,
+    selection,
+    window,
+    with_tables,
+)
 
 
 def orders(aliases: tuple[str, ...]) -> st.SearchStrategy[Plan]:
@@ -22,7 +33,10 @@ def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12)
     """Any conditions, windows, disorder and partitions; streams may be subtracted from themselves."""
     aliases = ALIASES[: draw(st.integers(2, most_aliases))]
     disorder = st.sampled_from([0, 0, 2, 20])
-    streams = [Stream(f"S{a}", FIELDS, f"S{a}", timestamp="ts", disorder_ms=draw(disorder)) for a in aliases]
+    streams = [
+        Stream(f"S{a}", FIELDS, f"S{a}", timestamp="ts", disorder_ms=draw(disorder), **draw(deduplication()))
+        for a in aliases
+    ]
     used = [draw(st.sampled_from([stream, stream, stream, streams[0]])) for stream in streams]
     one = draw(window()) if draw(st.booleans()) else None
     sources = tuple(Source(a, s, one or draw(window())) for a, s in zip(aliases, used, strict=True))

@@ -265,6 +265,7 @@ class EngineStatistics:
         migrations: the requested migrations, in the order of their cuts.
         feedback: between the operators of all plans so far; empty where feedback is off.
         spill: None without a memory budget.
+        deduplicated: tuples dropped as repeats of others.
     """
 
     input_tuples: int
@@ -290,6 +291,7 @@ class EngineStatistics:
     migrations: tuple[MigrationStatistics, ...] = ()
     feedback: tuple[EdgeStatistics, ...] = ()
     spill: SpillStatistics | None = None
+    deduplicated: int = 0
 
     def document(self) -> dict[str, Any]:
         """Return the statistics as dictionaries and tuples that JSON can encode."""

@@ -28,18 +28,10 @@ BLOCK_BYTES = 256 * 1024
 
 _SHIFT = np.uint64(24)
 
-_POSITION_BITS = 44
-"""The bits of a position that hold the offset; the partition is above them."""
-
 
 def partition_of(hashes: U64, partitions: int) -> I64:
     """Return (n,) the partitions of key hashes. They use other bits than the partition groups of a state."""
     return ((hashes >> _SHIFT) % np.uint64(partitions)).astype(np.int64)
-
-
-def positions(partition: int, offsets: I64) -> Column:
-    """Return tuples' positions in their stream's log, as one number each that ascends by (partition, offset)."""
-    return Column(Type.BIGINT, offsets + (np.int64(partition) << np.int64(_POSITION_BITS)))
 
 
 class EdgeWriter:

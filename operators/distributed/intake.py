@@ -81,11 +81,18 @@ class SourceIntake(IntakeMethods):
         self._results = 0
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int | None = None
+        self,
+        stream: str,
+        partition: int,
+        batch: Batch,
+        offsets: I64 | None = None,
+        *,
+        floor: int | None = None,
+        remembered: int | None = None,
     ) -> LateRows:
         """Take tuples of one partition in arrival order. See `Intake.push`."""
         self._input_tuples[stream] += len(batch)
-        return self._intake.push(stream, partition, batch, offsets, floor)
+        return self._intake.push(stream, partition, batch, offsets, floor, remembered)
 
     def advance(self, cut: int | None = None) -> dict[str, Batch]:
         """Process all tuples with ts < cut (default: the watermark).
@@ -106,7 +113,7 @@ class SourceIntake(IntakeMethods):
         if cut == resumed_at:
             self.numbers = numbers
         for stream in self._ordinals:
-            self._intake.forget(stream, self.horizon(stream))
+            self._intake.forget(stream, self.replay_horizon(stream))
         found = {name: self._travelling(name, batch) for name, batch in batches.items()}
         self._results += sum(map(len, found.values()))
         self._busy_s += self._clock() - began
@@ -183,4 +190,5 @@ class SourceIntake(IntakeMethods):
             cut=self.cut,
             busy_s=self._busy_s,
             sources=tuple(SourceStatistics(name, name, count, count, 0, 0.0) for name, count in taken.items()),
+            deduplicated=self._intake.repeats,
         )

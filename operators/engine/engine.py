@@ -247,10 +247,17 @@ class Engine(IntakeMethods):
         load_tables(self._executor)
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int | None = None
+        self,
+        stream: str,
+        partition: int,
+        batch: Batch,
+        offsets: I64 | None = None,
+        *,
+        floor: int | None = None,
+        remembered: int | None = None,
     ) -> LateRows:
         """Take tuples of one partition in arrival order. See `Intake.push`."""
-        found = self._intake.push(stream, partition, batch, offsets, floor)
+        found = self._intake.push(stream, partition, batch, offsets, floor, remembered)
         self._input_tuples += len(batch)
         if self.on_push is not None:
             self.on_push(stream, batch)
@@ -431,7 +438,7 @@ class Engine(IntakeMethods):
                 self._slice_count += 1
         self.plan = self._executor.plan
         for stream in self._streams:
-            self._intake.forget(stream, self.horizon(stream))
+            self._intake.forget(stream, self.replay_horizon(stream))
         out = Batch.concat(results) if results else self._nothing()
         self._results += len(out)
         return out
@@ -544,7 +551,8 @@ class Engine(IntakeMethods):
     def _size_bytes(self, executor: Executor) -> int:
         above = 0 if self._aggregator is None else self._aggregator.size_bytes()
         beside = 0 if self._feedback is None else self._feedback.size_bytes()
-        return executor.size_bytes() + self._sources.size_bytes() + self._lookups.size_bytes() + above + beside
+        beside += self._intake.repeats_bytes() + self._lookups.size_bytes()
+        return executor.size_bytes() + self._sources.size_bytes() + above + beside
 
     def _nothing(self) -> Batch:
         """Return no results."""
@@ -761,6 +769,7 @@ class Engine(IntakeMethods):
             migrations=self._schedule.statistics(self.cut),
             spill=self._spill_statistics(),
             feedback=self.feedback,
+            deduplicated=self._intake.repeats,
         )
 
     @property

@@ -1,12 +1,13 @@
 """The intake of a task: sorts arriving tuples into their total order, by (ts, partition, offset) within a stream.
 
 Tuples wait in `Intake` until the task's watermark passes them. `Intake.take(cut)` returns, per stream, all tuples with
-`ts < cut` sorted by (ts, partition, offset). Each arriving chunk is sorted once and its prefix is taken by slicing, so
-the cost of an epoch does not depend on how many tuples wait.
+`ts < cut` sorted by (ts, partition, offset), without repeats (`operators.engine.repeats`). Each arriving chunk is
+sorted once and its prefix is taken by slicing, so the cost of an epoch does not depend on how many tuples wait.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from operators.data.watermark import END, NEVER, PartitionClock
+from operators.engine.repeats import Deduplication
 from schemas.columns import I64, Batch, Mask
 from schemas.errors import InvariantError
 from schemas.query import Stream
@@ -79,7 +81,9 @@ class _Partition:
         self.marks: list[_Mark] = []
         self.next_offset = 0
 
-    def push(self, batch: Batch, offsets: I64 | None, cut: int, floor: int | None) -> tuple[LateRows, int]:
+    def push(
+        self, batch: Batch, offsets: I64 | None, cut: int, floor: int | None, remembered: int | None
+    ) -> tuple[LateRows, int]:
         n = len(batch)
         if n == 0:
             return LateRows(np.zeros(0, np.bool_), np.zeros(0, np.bool_)), 0
@@ -90,7 +94,7 @@ class _Partition:
         if self._of_table:
             kept, found = self._versions(batch, late, before, cut, floor)
         else:
-            kept, found = self._tuples(batch, late, cut, floor or 0)
+            kept, found = self._tuples(batch, late, cut, floor or 0, remembered)
         self.clock.idle = False
         self._remember(_Mark(first, before, self.clock.max_ts))
         if len(kept):
@@ -100,17 +104,22 @@ class _Partition:
             self.chunks.append(_Chunk(kept, 0))
         return found, len(kept)
 
-    def _tuples(self, batch: Batch, late: Mask, cut: int, floor: int) -> tuple[Batch, LateRows]:
+    def _tuples(
+        self, batch: Batch, late: Mask, cut: int, floor: int, remembered: int | None
+    ) -> tuple[Batch, LateRows]:
         """Return the tuples that are taken, and which are late; `late` says which are so by the clock."""
+        in_time = ~late
         if floor > 0:
             late &= batch.ts >= floor
-            taken = ~late & (batch.ts >= floor)
+            taken = in_time & (batch.ts >= floor)
         else:
-            taken = ~late
+            taken = in_time.copy()
         overtaken = taken & (batch.ts < cut)
         if overtaken.any():
             late |= overtaken
             taken &= ~overtaken
+        if remembered is not None and remembered < floor:
+            taken |= in_time & (batch.ts >= remembered) & (batch.ts < floor)
         return batch if taken.all() else batch.take(taken), LateRows(late, overtaken)
 
     def _versions(
@@ -173,6 +182,8 @@ class Intake:
         self.cut = 0
         self.pending_tuples = 0
         self.late_tuples = 0
+        self._deduplications = {s.name: Deduplication(s) for s in streams if s.deduplicate}
+        self._within_ms = {s.name: s.deduplicate_within_ms for s in streams if s.deduplicate}
         self._parts: dict[str, dict[int, _Partition]] = {
             s.name: {p: _Partition(s) for p in sorted(partitions[s.name])} for s in streams
         }
@@ -189,16 +200,28 @@ class Intake:
         return parts[partition]
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, floor: int | None = None
+        self,
+        stream: str,
+        partition: int,
+        batch: Batch,
+        offsets: I64 | None = None,
+        floor: int | None = None,
+        remembered: int | None = None,
     ) -> LateRows:
         """Take tuples in arrival order.
 
         Args:
-            offsets: (n,) int64 ascending log offsets; by default they continue from the last offset.
+            offsets: (n,) int64 ascending log offsets; by default they continue from the last offset. With
+                `record_repeats` they must be given.
             floor: for a replay: rows with ts below it advance the clock but are neither taken nor late; those of a
                 table hold from then on. None where this is no replay.
+            remembered: for a replay of a deduplicated stream: rows with ts from it on and below `floor`, which `cut`
+                has passed, were taken before. They are only remembered as firsts. `floor` when None.
         """
-        found, taken = self._part(stream, partition).push(batch, offsets, self.cut, floor)
+        deduplication = self._deduplications.get(stream)
+        if deduplication is not None and offsets is not None:
+            batch = deduplication.with_positions(batch, partition, offsets)
+        found, taken = self._part(stream, partition).push(batch, offsets, self.cut, floor, remembered)
         self.pending_tuples += taken
         self.late_tuples += int(np.count_nonzero(found.late))
         return found
@@ -255,7 +278,7 @@ class Intake:
         return low if low < 0 and self.cut == 0 else max(low, self.cut)
 
     def take(self, cut: int) -> dict[str, Batch]:
-        """Take all waiting tuples with ts < cut, per stream, sorted by (ts, partition, offset).
+        """Take all waiting tuples with ts < cut, per stream, sorted by (ts, partition, offset), without repeats.
 
         Streams without such tuples are absent. Afterwards `self.cut` is at least `cut`.
         """
@@ -270,9 +293,43 @@ class Intake:
             if len(parts) > 1 and (batch.ts[1:] < batch.ts[:-1]).any():
                 batch = batch.take(np.argsort(batch.ts, kind="stable").astype(np.int64))
             self.pending_tuples -= len(batch)
+            deduplication = self._deduplications.get(stream.name)
+            if deduplication is not None:
+                batch = deduplication.firsts(batch, cut)
+                batch = batch.slice(int(np.searchsorted(batch.ts, self.cut, side="left")), len(batch))
+                if not len(batch):
+                    continue
             out[stream.name] = batch
         self.cut = max(self.cut, cut)
         return out
+
+    # --- Repeats ------------------------------------------------------------------------------------
+
+    @property
+    def repeats(self) -> int:
+        """Number of repeats dropped so far."""
+        return sum(each.repeats for each in self._deduplications.values())
+
+    def record_repeats(self) -> None:
+        """From now on, keep the positions of repeats for `take_repeats`. To be called before any push."""
+        for each in self._deduplications.values():
+            each.records = True
+
+    def resume_repeats(self, stream: str, positions: I64, until: int) -> None:
+        """Before any push: restore what was decided about tuples with ts < until. Repeats are at these positions."""
+        self._deduplications[stream].resume(positions, until)
+
+    def take_repeats(self) -> dict[str, I64]:
+        """Return, per deduplicated stream, the positions of repeats dropped since the last call, ascending."""
+        return {name: each.take() for name, each in self._deduplications.items()}
+
+    def repeats_from(self, stream: str, cut: int) -> int:
+        """Return the smallest ts of firsts that tuples with ts >= cut can repeat; `cut` in streams without repeats."""
+        return cut - self._within_ms.get(stream, 0)
+
+    def repeats_bytes(self) -> int:
+        """Return the bytes that remember firsts."""
+        return sum(each.size_bytes() for each in self._deduplications.values())
 
     def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
         """Return the latest known position from which reading again shows every tuple with ts >= horizon."""
@@ -297,10 +354,31 @@ class Intake:
                 del part.marks[: part.first_mark(horizon_ms)]
 
 
-class IntakeMethods:
+class IntakeMethods(ABC):
     """Base class of engines: the methods that an engine passes on to its `Intake`."""
 
+    hold: int
     _intake: Intake
+
+    @abstractmethod
+    def horizon(self, stream: str) -> int:
+        """Return the smallest ts of tuples of the stream that some window still needs."""
+
+    def replay_horizon(self, stream: str) -> int:
+        """Return the smallest ts of tuples of the stream that a restart needs: for windows, and to find repeats."""
+        return max(min(self.horizon(stream), self._intake.repeats_from(stream, min(self.cut, self.hold))), 0)
+
+    def record_repeats(self) -> None:
+        """Keep the positions of repeats from now on. See `Intake.record_repeats`."""
+        self._intake.record_repeats()
+
+    def resume_repeats(self, stream: str, positions: I64, until: int) -> None:
+        """Restore what was decided before. See `Intake.resume_repeats`."""
+        self._intake.resume_repeats(stream, positions, until)
+
+    def take_repeats(self) -> dict[str, I64]:
+        """Return the positions of repeats since the last call. See `Intake.take_repeats`."""
+        return self._intake.take_repeats()
 
     @property
     def cut(self) -> int:

@@ -132,8 +132,7 @@ class Analysis:
                 for aliases, estimate in self.expected.items()
             ],
             "tasks": [
-                {"task": one.task, "plan_version": one.plan_version, "elapsed_s": one.elapsed_s}
-                | one.latest.document()
+                {"task": one.task, "plan_version": one.plan_version, "elapsed_s": one.elapsed_s} | one.latest.document()
                 for one in self.observations
             ],
         }
@@ -173,8 +172,7 @@ class Analysis:
             lines.append(
                 f"feedback {consumer} to {producer}: {messages or 'no messages'}; {made:,} results made, {late:,} of "
                 f"them late, about {not_made:,} not; {total['kept_back']:,} tuples kept back now; detecting took "
-                f"{detecting}"
-                + ("" if any(edge.watching for edge in same) else "; resting")
+                f"{detecting}" + ("" if any(edge.watching for edge in same) else "; resting")
             )
         return lines
 
@@ -449,8 +447,9 @@ def _task(one: Observation) -> str:
     if not now.input_tuples and now.cut != END:
         return f"task {one.task}: nothing read yet"
     version = f" version {one.plan_version}" if one.plan_version else ""
+    repeats = f"{now.deduplicated:,} repeats, " if now.deduplicated else ""
     return (
         f"task {one.task}{version} at {when}: {now.input_tuples:,} tuples in, {now.pending_tuples:,} waiting, "
-        f"{now.late:,} late, {now.results:,} results, {now.comparisons:,} comparisons, "
+        f"{now.late:,} late, {repeats}{now.results:,} results, {now.comparisons:,} comparisons, "
         f"{now.state_tuples:,} tuples in states ({format_size(now.state_bytes)} with sources), {busy}"
     )

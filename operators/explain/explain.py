@@ -21,7 +21,7 @@ from operators.plan.predicates import (
     selections,
 )
 from schemas.expression_text import aggregate_text, text_of
-from schemas.query import Aggregation, Compare, Lookup, Query, duration_text
+from schemas.query import Aggregation, Compare, Lookup, Query, Source, Stream, duration_text
 
 
 class PlanNotes(Protocol):
@@ -113,6 +113,7 @@ def _tree(query: Query, plan: Plan, notes: PlanNotes, first: str, rest: str, bar
         shown = name if name == plan.alias else f"{name} {plan.alias}"
         head = f"table {shown}" if source.is_table else f"source {shown} {source.window}"
         lines = [f"{first}{head}  {size}"]
+        lines += [f"{rest}  {line}" for line in _deduplication(source)]
         lines += [f"{rest}  {looks_up(lookup)}" for lookup in query.lookups if lookup.of == plan.alias]
         lines += [f"{rest}  where {text_of(p)}" for p in selections(query, plan.alias)]
         return lines + [f"{rest}  {line}" for line in notes.details(plan)]
@@ -129,6 +130,14 @@ def looks_up(lookup: Lookup) -> str:
     keys = zip(lookup.table.primary_key, lookup.key, strict=True)
     by = ", ".join(f"{lookup.alias}.{name} = {text_of(expr)}" for name, expr in keys)
     return f"look up {lookup.table.name} as of {lookup.of}._ts: {by}"
+
+
+def _deduplication(source: Source) -> list[str]:
+    """Return a line if repeats are dropped from the source's stream."""
+    stream = source.stream
+    if not isinstance(stream, Stream) or not stream.deduplicate:
+        return []
+    return [f"first {', '.join(stream.deduplicate)} within {duration_text(stream.deduplicate_within_ms)}"]
 
 
 def described(query: Query, plan: Join) -> tuple[str, list[str]]:

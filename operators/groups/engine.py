@@ -271,10 +271,17 @@ class GroupEngine(IntakeMethods):
             self._final_results.setdefault(name, []).extend(batches)
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int | None = None
+        self,
+        stream: str,
+        partition: int,
+        batch: Batch,
+        offsets: I64 | None = None,
+        *,
+        floor: int | None = None,
+        remembered: int | None = None,
     ) -> LateRows:
         """Take tuples of one partition in arrival order. See `Intake.push`."""
-        found = self._intake.push(stream, partition, batch, offsets, floor)
+        found = self._intake.push(stream, partition, batch, offsets, floor, remembered)
         self._input_tuples += len(batch)
         return found
 
@@ -291,7 +298,7 @@ class GroupEngine(IntakeMethods):
             found |= runner.process(epoch, cut)
         for stream in self._intake.streams:
             if cut < END:
-                reach = cut - max(REACH_MS, REACH_WINDOWS * (cut - self.horizon(stream.name)))
+                reach = cut - max(REACH_MS, REACH_WINDOWS * (cut - self.replay_horizon(stream.name)))
                 self._intake.forget(stream.name, reach)
         self._remove_finished()
         return found
@@ -377,6 +384,7 @@ class GroupEngine(IntakeMethods):
             pending_tuples=self.pending_tuples,
             cut=self.cut,
             runners=tuple(runner.statistics() for runner in self.runners),
+            deduplicated=self._intake.repeats,
         )
 
 

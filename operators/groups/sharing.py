@@ -17,7 +17,7 @@ from operators.groups.blocks import PrefixedBlocks
 from operators.groups.engine import EndedQuery, GroupEngine
 from operators.groups.shared import SharedQueries
 from operators.groups.spill import GroupSpill
-from operators.groups.standalone import StandaloneQuery
+from operators.groups.standalone import StandaloneQuery, merged
 from operators.join.executor import JUGGLER, XJOIN
 from operators.juggler.operator import Juggler
 from operators.plan.choose import choose_plan, declared_statistics, sample_statistics
@@ -127,7 +127,7 @@ class QueryRunners:
             budget = MemoryBudget(self.memory.share(1), self.memory.strategy, in_time=in_time)
             blocks = PrefixedBlocks(self.memory.blocks, f"{query.name}/")
         engine = Engine(
-            query,
+            merged(query),
             plan=plan,
             statistics=statistics,
             tables=self.tables,

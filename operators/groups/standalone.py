@@ -6,13 +6,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from operators.engine.engine import Engine
 from operators.groups.statistics import QueryStatistics, RunnerStatistics
 from schemas.columns import Batch
+from schemas.query import Query, Stream
 
 PARTITION = 0
 """The intake has merged a stream's partitions into one order already."""
+
+
+def merged(query: Query) -> Query:
+    """The query over streams as the group's intake gives them: without repeats."""
+    sources = tuple(
+        replace(source, stream=replace(source.stream, deduplicate=(), deduplicate_within_ms=0))
+        if isinstance(source.stream, Stream)
+        else source
+        for source in query.sources
+    )
+    return replace(query, sources=sources)
 
 
 class StandaloneQuery:

@@ -56,6 +56,7 @@ class GroupStatistics:
     Attributes:
         input_tuples: each counted once, however many queries read it.
         cut: everything with a smaller ts has been processed.
+        deduplicated: tuples dropped as repeats of others.
     """
 
     input_tuples: int
@@ -63,6 +64,7 @@ class GroupStatistics:
     pending_tuples: int
     cut: int
     runners: tuple[RunnerStatistics, ...]
+    deduplicated: int = 0
 
     @property
     def queries(self) -> tuple[QueryStatistics, ...]:

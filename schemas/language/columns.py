@@ -104,7 +104,7 @@ def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) 
             columns = [column for column in columns_of(stream) if column.name != EVENT_TIME]
         except UsageError as error:
             raise source.error(f"the columns of {stream} are unknown: {error}", name_token) from None
-        also = {stream.timestamp, *(name for name, _ in stream.distinct)}
+        also = {stream.timestamp, *(name for name, _ in stream.distinct), *stream.deduplicate}
         kept = [one for one in columns if everything or uses.of(stream.name, one.name) or one.name in also]
         if not everything and stream.name not in uses.whole:
             kept.sort(key=lambda column: column.name)

@@ -66,6 +66,8 @@ _OPTIONS = {
     "idle_timeout": "idle_timeout = '30 SECONDS'",
     "rate": "rate = 1000",
     "distinct": "distinct = 'room:20,mote:50'",
+    "deduplicate": "deduplicate = 'id'",
+    "deduplicate_within": "deduplicate_within = '10 MINUTES'",
 }
 _RESULT_OPTIONS = {
     "format": "format = 'avro'",
@@ -92,6 +94,8 @@ _OTHER_TYPE_NAMES = {
 }
 REGISTRY_URL = re.compile(r"https?://[^\s/@]+(/\S*)?")
 # Kafka's rule for topic names, less the room that `<query>.late` needs within 249 characters.
+_COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*\Z)')
+"""A comma that is not within quotes, as a header's name may be."""
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,240}")
 
 
@@ -124,6 +128,7 @@ def _in_topic(
     key_format = options.key_format(written if format in ENVELOPES else None)
     schema, registry = options.schema(written, key_format)
     options.check_columns(written)
+    deduplicate, within_ms = options.deduplicate(of_table=bool(primary_key))
     return Stream(
         name,
         tuple(fields.values()),
@@ -139,6 +144,8 @@ def _in_topic(
         key_format=key_format,
         message=options.message(written),
         primary_key=primary_key,
+        deduplicate=deduplicate,
+        deduplicate_within_ms=within_ms,
     )
 
 
@@ -202,6 +209,7 @@ def undeclared(node: Tree[Token], text: QueryText) -> Stream | None:
         schema=schema,
         registry=registry,
         message=options.message(format),
+        deduplicate=options.names("deduplicate"),
     )
 
 
@@ -555,6 +563,50 @@ class _Options:
                 raise self._refused("distinct", f"names column {name!r} twice")
             counts[name] = int(digits)
         return tuple(counts.items())
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """The names that an option lists, which need not be declared."""
+        written = self._string(key)
+        if written is None:
+            return ()
+        names = tuple(name.strip() for name in _COMMA.split(written))
+        if not all(names):
+            raise self._refused(key, "names columns, with commas between them")
+        return names
+
+    def deduplicate(self, *, of_table: bool) -> tuple[tuple[str, ...], int]:
+        """The columns in which repeats agree with the first, and for how long (ms) after it they are repeats."""
+        if of_table and "deduplicate" in self._values:
+            raise self._refused("deduplicate", "is for streams; a version that repeats another changes nothing")
+        columns: dict[str, None] = {}
+        for name in self.names("deduplicate"):
+            column = self._column_of("deduplicate", name)
+            if column in columns:
+                raise self._refused("deduplicate", f"names column {column!r} twice")
+            columns[column] = None
+        within_ms = self.duration("deduplicate_within", positive=True)
+        for key, other in (("deduplicate", "deduplicate_within"), ("deduplicate_within", "deduplicate")):
+            if key in self._values and other not in self._values:
+                raise self._refused(key, f"needs also {self._accepted[other]}")
+        return tuple(columns), within_ms or 0
+
+    def _column_of(self, key: str, name: str) -> str:
+        """The declared column of a name, or the one that has what a record has under this name of METADATA."""
+        if name in self._fields:
+            return name
+        try:
+            path = parse_path(name)
+        except UsageError:
+            raise self._no_column(key, name) from None
+        if str(path[0]) not in METADATA:
+            raise self._no_column(key, name)
+        for field in self._fields.values():
+            if field.place == path and not field.key:
+                return field.name
+        raise self._text.error(
+            f"option {key!r} names {name}, which is in no declared column: id {METADATA[str(path[0])]} FROM '{name}'",
+            self._values[key],
+        )
 
 
 def checked_topic(topic: str, node: Node, text: QueryText) -> str:

@@ -64,9 +64,7 @@ class RunStatistics:
         self._input_tuples = engine.input_tuples
 
 
-def stats_json(
-    run: RunStatistics, task: Engine, engine: EngineStatistics, autopilot: Autopilot | None = None
-) -> bytes:
+def stats_json(run: RunStatistics, task: Engine, engine: EngineStatistics, autopilot: Autopilot | None = None) -> bytes:
     """The statistics file: one JSON object, always with all keys. `plan` is the last plan.
 
     Args:
@@ -160,6 +158,7 @@ def _counts(run: RunStatistics, engine: EngineStatistics | GroupStatistics) -> d
         "input_tuples": engine.input_tuples,
         "results": engine.results,
         "late": engine.late,
+        "deduplicated": engine.deduplicated,
         "dead_letters": run.dead_letters,
         "dead_letters_by_stream": run.dead_by_stream,
         "comparisons": engine.comparisons,

@@ -23,6 +23,7 @@ def fingerprint(query: Query) -> str:
         (s.name, s.topic, s.format, s.timestamp, s.disorder_ms, [_column(f) for f in s.fields]) for s in query.streams()
     ]
     declared += [(s.name, s.key_format) for s in query.streams() if s.key_format is not None]
+    declared += [(s.name, s.deduplicate, s.deduplicate_within_ms) for s in query.streams() if s.deduplicate]
     sources = [(s.alias, s.stream.name, s.window.kind, s.window.size) for s in query.sources]
     identity = _text((declared, sources, query.predicates, query.partition_by))
     if query.aggregation is not None or query.subtracted:

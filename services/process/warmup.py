@@ -36,6 +36,7 @@ from operators.autopilot.survey import load_kernels
 from operators.data.tuples import FOREVER, Tuples
 from operators.engine.engine import Engine
 from operators.engine.lookups import VersionedTable
+from operators.engine.repeats import Firsts
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.bloom import Bloom
 from operators.feedback.signatures import Signatures
@@ -221,6 +222,7 @@ def _steps() -> list[tuple[str, Callable[[], object]]]:
         *((f"a group of queries, {order}", partial(_run_group, order)) for order in (*ORDERS, ADAPTIVE)),
         ("feedback", _feedback),
         ("spill", _spill),
+        ("repeats", _repeats),
         ("search for plans", _plans),
     ]
 
@@ -322,6 +324,15 @@ def _spill() -> None:
     loops = SideState(("A", "B"), FOREVER, hashed=False, int_terms=1, float_terms=1)
     loops.insert(tuples, None, numbers[np.newaxis], numbers[np.newaxis].astype(np.float64))
     loops.take_out(numbers % 2 == 0)
+
+
+def _repeats() -> None:
+    """Firsts that are remembered and forgotten, with keys of all types."""
+    for batches in _batches():
+        for batch in (batches["A"], batches["A"].take(np.arange(ROWS // 2, dtype=np.int64))):
+            memory = Firsts(20)
+            memory.find(np.sort(batch.ts), list(batch.columns.values()), np.zeros(len(batch), np.int8))
+            memory.forget(int(batch.ts.max()))
 
 
 def _plans() -> None:

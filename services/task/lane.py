@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from operators.data.positions import positions
 from operators.data.watermark import END
-from operators.distributed.edge_writer import positions
 from operators.distributed.replay_history import ReplayHistory
 from operators.engine.intake import LateRows
 from schemas.codecs.decoded import Decoded

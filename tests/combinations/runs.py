@@ -69,7 +69,7 @@ def _successor(dead: Life, case: Case, options: dict[str, Any]) -> Life:
     begun = [record for record in dead.engine.migrations if record.began_at is not None]
     plan_now = begun[-1].plan if begun else dead.engine.plan
     life = Life(replace(case, plan=plan_now), **options)
-    life.replay_from(dead, {s.name: dead.engine.horizon(s.name) for s in case.query.streams()}, floor=0)
+    life.replay_from(dead, {s.name: dead.engine.replay_horizon(s.name) for s in case.query.streams()}, floor=0)
     for record in dead.engine.migrations:
         if record.began_at is None:
             life.engine.migrate(record.plan, record.strategy, max(record.cut, life.engine.cut))
@@ -113,7 +113,7 @@ def _group(traits: frozenset[str], case: Case, budget: MemoryBudget | None, data
             got += [row for name, batch in life.turn(size).items() if name == "q0" for row in to_rows(batch)]
         dead = life
         life = GroupLife(group, queries, {}, **options)
-        life.read_again(dead.at, dead.points(), dead.engine.cut)
+        life.read_again(dead.at, dead.points(), dead.engine.cut, dead.repeats)
     return got + [row for name, batch in life.turn(0, last=True).items() if name == "q0" for row in to_rows(batch)]
 
 

@@ -17,8 +17,8 @@ from schemas.refusals import Feature
 from tests.cases import FIELDS, Case, aggregating, cases
 from tests.subtractions import busy_subtractions, subtractions
 
-TABLE, SELF_JOIN = "table", "self-join"
-FEATURES = (*(Feature.ROWS, Feature.UNBOUNDED, Feature.EXCEPT, Feature.AGGREGATES), TABLE, SELF_JOIN)
+TABLE, SELF_JOIN, REPEATS = "table", "self-join", "without repeats"
+FEATURES = (*(Feature.ROWS, Feature.UNBOUNDED, Feature.EXCEPT, Feature.AGGREGATES), TABLE, SELF_JOIN, REPEATS)
 
 MEMORY, JIT, DEATHS, PER_OPERATOR, SPLIT, GROUP = "memory", "jit", "deaths", "per-operator", "split", "group"
 EXECUTOR_TRAITS = tuple(name for name in (*EXECUTORS, JUGGLER) if name != XJOIN)
@@ -89,6 +89,11 @@ def case_with(draw: st.DrawFn, traits: frozenset[str]) -> Case:
         simple = cases(most_aliases=4)
     case = _as_streams(draw(simple.filter(lambda case: len(case.query.sources) >= needed)))
     sources = list(case.query.sources)
+    if REPEATS in traits:
+        changed = draw(st.sampled_from(sources)).stream
+        options = {"deduplicate": ("k",), "deduplicate_within_ms": draw(st.sampled_from([3, 10, 30]))}
+        deduplicated = replace(changed, **options)
+        sources = [replace(s, stream=deduplicated) if s.stream == changed else s for s in sources]
     if SELF_JOIN in traits:
         sources[1] = replace(sources[1], stream=sources[0].stream)
     ranges = st.sampled_from([0, 1, 3, 10, 50])

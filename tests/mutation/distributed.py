@@ -36,9 +36,9 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("np.minimum.reduce(ends)", "np.maximum.reduce(ends)"),
         ("partition_of(hashes, edge.partitions)", "partition_of(hashes, len(edge.aliases) + 1)"),
         ("return found.take(order_ties(", "return (lambda _: found)(order_ties("),
-        ("offsets + (np.int64(partition) << np.int64(_POSITION_BITS))", "offsets"),
         ("channel = 0 if edge.forward else self._task", "channel = 0"),
     ),
+    "data/positions.py": (("offsets + (np.int64(partition) << np.int64(_POSITION_BITS))", "offsets"),),
     "distributed/lineage.py": (
         ("found[number] += self._groups * partition_of(hashes, traced.tasks)", "pass"),
         ("self._final = not operator.outputs or operator.outputs[0].consumer == AGGREGATES", "self._final = True"),

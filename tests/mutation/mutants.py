@@ -30,6 +30,7 @@ from tests.mutation.feedback import FEEDBACK
 from tests.mutation.groups import GROUPS
 from tests.mutation.juggler import JUGGLER, JUGGLER_FEEDBACK
 from tests.mutation.memory import MEMORY
+from tests.mutation.repeats import REPEATS
 from tests.mutation.spill import SPILL
 from tests.mutation.spill_log import SPILL_LOG
 from tests.mutation.spilling import SPILLING
@@ -387,8 +388,11 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "engine/intake.py",
-        ('cut, side="left"', 'cut, side="right"'),
-        ("taken = ~late & (batch.ts >= floor)", "taken = ~late & (batch.ts > floor)"),
+        ('chunk.batch.ts, cut, side="left"', 'chunk.batch.ts, cut, side="right"'),
+        ("taken = in_time & (batch.ts >= floor)", "taken = in_time & (batch.ts > floor)"),
+        ("in_time & (batch.ts >= remembered)", "(batch.ts >= remembered)"),
+        ("min(self.cut, self.hold)", "self.cut"),
+        ('batch.slice(int(np.searchsorted(batch.ts, self.cut, side="left")), len(batch))', "batch"),
         ("bisect_left(self.marks, horizon_ms,", "bisect_left(self.marks, horizon_ms + 1,"),
         ("_Mark(first, before, self.clock.max_ts)", "_Mark(first, self.clock.max_ts, self.clock.max_ts)"),
         ("_Mark(a.offset, a.clock_before, b.clock_after)", "_Mark(b.offset, b.clock_before, b.clock_after)"),
@@ -570,6 +574,7 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in JUGGLER_FEEDBACK.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in REPEATS.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILLING.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in BACKLOG.items() for mutant in _of(file, *changes)),

@@ -22,6 +22,7 @@ from tests.mutation.groups import GROUPS, GROUPS_TESTS
 from tests.mutation.juggler import JUGGLER_TESTS
 from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
+from tests.mutation.repeats import REPEATS_TESTS
 from tests.mutation.spill import SPILL_TESTS
 from tests.mutation.spill_log import SPILL_LOG_TESTS
 from tests.mutation.spilling import SPILLING_TESTS
@@ -69,7 +70,7 @@ FIRST = {
     "operators/migration/black_box.py": ["migration/test_migration.py"],
     "operators/migration/schedule.py": ["migration/test_migration.py"],
     "operators/migration/reordering.py": ["migration/test_reordering.py"],
-    "operators/engine/intake.py": ["engine/test_intake.py"],
+    "operators/engine/intake.py": ["engine/test_intake.py", "engine/test_repeats.py"],
     "operators/data/watermark.py": ["engine/test_intake.py"],
     "operators/plan/predicates.py": ["plan/test_predicates.py"],
     "operators/plan/equalities.py": ["plan/test_equalities.py"],
@@ -121,6 +122,7 @@ for _tests_of_files in (
     dict.fromkeys(PLACED, _DISTRIBUTED)
     | {"distributed/feedback/payoff.py": ["distributed/test_payoff.py"]}
     | {file: ["state/test_numbered.py", *_DISTRIBUTED] for file in ("engine/numbered.py", "state/numbered.py")},
+    REPEATS_TESTS,
     SPILL_TESTS,
     SPILLING_TESTS,
     SPILL_LOG_TESTS,

@@ -47,7 +47,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("self.cut - source.window.size if source.window.kind == \"RANGE\" else NEVER", "self.cut"),
         ("return self._first_read(query) | counted", "return self._not_read(query)"),
         ("            floors = self._first_read(query)\n", "            floors: dict[str, int] = {}\n"),
-        ("cut - max(REACH_MS, REACH_WINDOWS * (cut - self.horizon(stream.name)))", "self.horizon(stream.name)"),
+        ("cut - max(REACH_MS, REACH_WINDOWS * (cut - self.replay_horizon(stream.name)))", "self.horizon(stream.name)"),
     ),
     "operators/engine/intake.py": (("before if before == NEVER else before + 1", "NEVER"),),
     "schemas/groups.py": (

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from operators.data.positions import partition_and_offset
+from operators.engine.intake import ReplayPoint
 from operators.state.checkpoint import Block, blocks_by_time
 from tests.cases import Case
 from tests.feeding import engine_of, to_batch, to_rows
 
 
 class Life:
-    """One life of a task: an engine and how far each partition has been consumed."""
+    """One life of a task: an engine, how far each partition has been consumed, and what has been found to repeat."""
 
     def __init__(self, case: Case, **options: Any) -> None:
         self.case = case
         self.engine = engine_of(case, **options)
+        self.engine.record_repeats()
+        self.repeats: dict[str, list[int]] = {s.name: [] for s in case.query.streams() if s.deduplicate}
         self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
 
     def is_table(self, name: str) -> bool:
@@ -30,7 +34,8 @@ class Life:
         rows = self.case.rows[name][p][begin:stop]
         if rows:
             batch = to_batch(stream, rows)
-            self.engine.push(name, p, batch, np.arange(begin, begin + len(rows)), floor=floor)
+            remembered = 0 if name in self.repeats else None
+            self.engine.push(name, p, batch, np.arange(begin, begin + len(rows)), floor=floor, remembered=remembered)
         self.at[name, p] = max(self.at[name, p], begin + len(rows))
 
     def turn(self, size: int) -> list[dict[str, Any]]:
@@ -38,7 +43,10 @@ class Life:
         for (name, p), begin in list(self.at.items()):
             self.push(name, p, begin, begin + size)
         cut = self.engine.watermark()
-        return to_rows(self.engine.advance(cut)) if cut > self.engine.cut else []
+        found = to_rows(self.engine.advance(cut)) if cut > self.engine.cut else []
+        for name, places in self.engine.take_repeats().items():
+            self.repeats[name] += places.tolist()
+        return found
 
     def finish(self) -> list[dict[str, Any]]:
         """Consume the rest and close."""
@@ -47,10 +55,28 @@ class Life:
             self.engine.close(name, p)
         return to_rows(self.engine.advance())
 
+    def points(self, cut: int) -> dict[tuple[str, int], ReplayPoint]:
+        """Where to read on from a snapshot of `cut`, by stream and partition."""
+        within = {s.name: s.deduplicate_within_ms for s in self.case.query.streams()}
+        return {
+            (name, p): self.engine.replay_point(name, p, 0 if self.is_table(name) else cut - within[name])
+            for name, p in self.at
+        }
+
+    def resume(self, dead: Life, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Learn what the dead task has found to repeat from these offsets on."""
+        for name, places in dead.repeats.items():
+            parts, found = partition_and_offset(np.array(places, np.int64))
+            needed = found >= np.array([offsets[name, p] for p in range(len(self.case.rows[name]))])[parts]
+            self.engine.resume_repeats(name, np.array(places, np.int64)[needed], dead.engine.cut)
+            self.repeats[name] = list(places)
+
     def replay_from(self, dead: Life, horizons: dict[str, int], floor: int) -> None:
         """Read again what the dead task had consumed, from its replay points."""
+        points = {(name, p): dead.engine.replay_point(name, p, horizons[name]) for name, p in dead.at}
+        self.resume(dead, {key: point.offset for key, point in points.items()})
         for (name, p), position in dead.at.items():
-            point = dead.engine.replay_point(name, p, horizons[name])
+            point = points[name, p]
             self.engine.set_clock(name, p, point.max_ts)
             self.push(name, p, point.offset, position, floor)
             self.at[name, p] = position
@@ -79,9 +105,10 @@ def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, successor:
             checkpoint = life.engine.checkpoint()
             cut, live = checkpoint.cut, checkpoint.live_from
             blocks = [b for b in (*blocks, *checkpoint.blocks) if b.first_row + len(b.batch) > live[b.stream]]
-            points = {key: life.engine.replay_point(*key, 0 if life.is_table(key[0]) else cut) for key in life.at}
+            points = life.points(cut)
     born = Life(successor)
     if cut:
+        born.resume(life, {key: point.offset for key, point in points.items()})
         born.engine.restore(cut, blocks_by_time(blocks))
         for (name, p), position in life.at.items():
             born.engine.set_clock(name, p, points[name, p].max_ts)
@@ -98,5 +125,5 @@ def from_the_log(case: Case, turns: Sequence[int], successor: Case) -> list[dict
     life = Life(case)
     got = [row for size in turns for row in life.turn(size)]
     born = Life(successor)
-    born.replay_from(life, {s.name: life.engine.horizon(s.name) for s in case.query.streams()}, floor=0)
+    born.replay_from(life, {s.name: life.engine.replay_horizon(s.name) for s in case.query.streams()}, floor=0)
     return [*got, *born.finish()]

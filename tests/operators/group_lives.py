@@ -39,7 +39,9 @@ class GroupLife:
             since=since,
             **options,
         )
+        self.engine.record_repeats()
         self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
+        self.repeats: dict[str, list[int]] = {s.name: [] for s in self._streams.values() if s.deduplicate}
 
     def _push(self, name: str, p: int, begin: int, stop: int) -> None:
         """Push rows begin .. stop of a partition under their log offsets."""
@@ -55,20 +57,30 @@ class GroupLife:
             self._push(name, p, begin, len(self.case.rows[name][p]) if last else begin + size)
             if last:
                 self.engine.close(name, p)
-        return self.engine.advance()
+        found = self.engine.advance()
+        for name, places in self.engine.take_repeats().items():
+            self.repeats[name] += places.tolist()
+        return found
 
     def points(self) -> dict[tuple[str, int], tuple[int, int]]:
         """By partition where a successor reads on from, no more than the horizons say, and the clock there."""
         found = {}
         for name, p in self.at:
-            point = self.engine.replay_point(name, p, self.engine.horizon(name))
+            point = self.engine.replay_point(name, p, self.engine.replay_horizon(name))
             found[name, p] = point.offset, point.max_ts
         return found
 
     def read_again(
-        self, at: Mapping[tuple[str, int], int], points: Mapping[tuple[str, int], tuple[int, int]], cut: int
+        self,
+        at: Mapping[tuple[str, int], int],
+        points: Mapping[tuple[str, int], tuple[int, int]],
+        cut: int,
+        repeats: Mapping[str, list[int]],
     ) -> None:
-        """Stand where the dead one stood."""
+        """Stand where the dead one stood, which had found these repeats."""
+        for name, places in repeats.items():
+            self.repeats[name] = list(places)
+            self.engine.resume_repeats(name, np.array(places, np.int64), cut)
         for (name, p), position in at.items():
             offset, max_ts = points[name, p]
             self.engine.set_clock(name, p, max_ts)

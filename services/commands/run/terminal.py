@@ -54,6 +54,9 @@ class Counters(Protocol):
     @property
     def late(self) -> int: ...
 
+    @property
+    def deduplicated(self) -> int: ...
+
 
 @contextmanager
 def ending(job: Job) -> Iterator[None]:
@@ -131,9 +134,10 @@ def report(job: Job, counters: Counters, plan: str, options: RunOptions) -> None
     if options.verbose:
         seconds = job.statistics.seconds
         rate = counters.input_tuples / seconds if seconds > 0 else 0.0
+        repeats = f"{counted(counters.deduplicated, 'repeat')}, " if counters.deduplicated else ""
         print(
             f"weir: {counted(counters.input_tuples, 'tuple')}, {counted(counters.results, 'result')}, "
-            f"{counters.late:,} late, {counted(dead, 'dead letter')} in {seconds:.2f} s ({rate:,.0f} tuples/s)"
+            f"{counters.late:,} late, {repeats}{counted(dead, 'dead letter')} in {seconds:.2f} s ({rate:,.0f} tuples/s)"
             + f", plan {plan}"
             * bool(plan),
             file=sys.stderr,

@@ -43,7 +43,7 @@ class GroupIncarnations:
         """The next incarnation takes over."""
         dead, stays = self._now, self.stays
         self._now = GroupLife(dead.case, stays.running.values(), stays.since, executor=self._executor)
-        self._now.read_again(dead.at, dead.points(), dead.engine.cut)
+        self._now.read_again(dead.at, dead.points(), dead.engine.cut, dead.repeats)
 
 
 @PROPERTY

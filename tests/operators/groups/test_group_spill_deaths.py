@@ -41,6 +41,7 @@ class Commit:
         points: where the next incarnation starts reading, and the clock there.
         since, begins, ends: of queries, as far as they are known.
         log: spill events that a recovery needs.
+        repeats: positions of repeats, by stream.
         on_time: results in time.
         late: the other results.
     """
@@ -53,6 +54,7 @@ class Commit:
     begins: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     log: tuple[SpillEvent, ...] = ()
+    repeats: dict[str, list[int]] = field(default_factory=dict)
     on_time: tuple[tuple[str, dict[str, Any]], ...] = ()
     late: tuple[tuple[str, dict[str, Any]], ...] = ()
 
@@ -78,7 +80,7 @@ class GroupIncarnation:
         )
         self.engine = self._task.engine
         self.engine.play_spills(commit.log, commit.cut)
-        self._task.read_again(commit.at, commit.points, commit.cut)
+        self._task.read_again(commit.at, commit.points, commit.cut, commit.repeats)
         assert not any(len(batch) for batches in self.engine.cleaned().values() for batch in batches)
         self.found: list[tuple[str, dict[str, Any]]] = []
 
@@ -125,6 +127,7 @@ class GroupIncarnation:
             at=dict(self._task.at),
             points=self._task.points(),
             log=log,
+            repeats={name: list(places) for name, places in self._task.repeats.items()},
             on_time=(*self.now.on_time, *self.found),
             late=(*self.now.late, *late),
         )

@@ -84,7 +84,7 @@ class Incarnations:
             blocks = (*self._blocks, *saved.blocks)
             self._blocks = [b for b in blocks if b.first_row + len(b.batch) > live[b.stream]]
             self._cut = saved.cut
-            self._points = {key: engine.replay_point(*key, self._cut) for key in self.life.at}
+            self._points = self.life.points(self._cut)
 
     def die(self) -> None:
         """The next incarnation takes over."""
@@ -96,6 +96,7 @@ class Incarnations:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(checkpoint, "PIECE_TUPLES", 3)
                 successor.engine.restore(self._cut, blocks_by_time(self._blocks))
+            successor.resume(dead, {key: point.offset for key, point in self._points.items()})
             for (name, p), position in dead.at.items():
                 successor.engine.set_clock(name, p, self._points[name, p].max_ts)
                 successor.push(name, p, self._points[name, p].offset, position, floor=self._cut)
@@ -104,7 +105,7 @@ class Incarnations:
         else:
             self._blocks = []  # Row numbers restart.
             streams = self._case.query.streams()
-            successor.replay_from(dead, {s.name: dead.engine.horizon(s.name) for s in streams}, floor=0)
+            successor.replay_from(dead, {s.name: dead.engine.replay_horizon(s.name) for s in streams}, floor=0)
         assert successor.engine.cleaned() == []
         assert successor.engine.spill_events() == []
         for record in dead.engine.migrations:

@@ -123,7 +123,8 @@ def test_every_option() -> None:
     (stream,) = parse_program(
         "CREATE STREAM s (room STRING, mote BIGINT, t BIGINT) "
         "WITH (topic='x.y-z_1', FORMAT='JSON', timestamp='t', "
-        "disorder='250ms', idle_timeout='30 SECONDS', rate=12.5, distinct='room:20, mote : 50')"
+        "disorder='250ms', idle_timeout='30 SECONDS', rate=12.5, distinct='room:20, mote : 50', "
+        "deduplicate='mote , room', deduplicate_within='10 MINUTES')"
     ).streams
     assert stream == Stream(
         "s",
@@ -134,7 +135,17 @@ def test_every_option() -> None:
         idle_timeout_ms=30_000,
         rate=12.5,
         distinct=(("room", 20), ("mote", 50)),
+        deduplicate=("mote", "room"),
+        deduplicate_within_ms=600_000,
     )
+
+
+def test_repeats_are_told_by_what_a_record_has_beside_its_value() -> None:
+    (stream,) = parse_program(
+        "CREATE STREAM s (room STRING, k STRING FROM '_key', id STRING FROM '_headers[\"a,b\"]', n STRING KEY) "
+        "WITH (deduplicate='_headers[\"a,b\"], _key, n', deduplicate_within='1 SECOND')"
+    ).streams
+    assert stream.deduplicate == ("id", "k", "n")
 
 
 def test_quoted_option_names() -> None:
@@ -151,9 +162,7 @@ def test_the_only_timestamp_column_is_event_time(columns: str, timestamp: str | 
 
 
 def test_streams_may_follow_their_queries_and_go_unused() -> None:
-    program = parse_program(
-        "SELECT * FROM b [ROWS 1]; CREATE STREAM b (x BIGINT); CREATE STREAM idle (x BIGINT);"
-    )
+    program = parse_program("SELECT * FROM b [ROWS 1]; CREATE STREAM b (x BIGINT); CREATE STREAM idle (x BIGINT);")
     assert [s.name for s in program.streams] == ["b", "idle"]
     assert program.queries[0].outputs == (Output("b.x", ColumnRef("b", "x", Type.BIGINT)),)
 
@@ -225,8 +234,7 @@ def test_join_on_is_from_and_where() -> None:
         "INNER JOIN a C [ROWS 3] ON C.k = A.k WHERE A.f"
     )
     listed = query(
-        "SELECT A.k FROM a A [ROWS 1], b B [ROWS 2], a C [ROWS 3] "
-        "WHERE A.k = B.k AND A.x < B.y AND C.k = A.k AND A.f"
+        "SELECT A.k FROM a A [ROWS 1], b B [ROWS 2], a C [ROWS 3] WHERE A.k = B.k AND A.x < B.y AND C.k = A.k AND A.f"
     )
     assert joined == listed
 
@@ -244,17 +252,13 @@ def test_juggler_clauses_in_the_papers_order() -> None:
     assert found.predicates == (
         Compare(">", declared, event_time),
         Compare("<=", declared, Arithmetic("+", event_time, big(5), Type.TIMESTAMP)),
-        Compare(
-            "<", ColumnRef("T", "x", Type.DOUBLE), Arithmetic("*", Literal(0.5, Type.DOUBLE), B_Y, Type.DOUBLE)
-        ),
+        Compare("<", ColumnRef("T", "x", Type.DOUBLE), Arithmetic("*", Literal(0.5, Type.DOUBLE), B_Y, Type.DOUBLE)),
         Compare("=", Arithmetic("*", ColumnRef("T", "x", Type.DOUBLE), big(2), Type.DOUBLE), big(103)),
     )
 
 
 def test_a_window_condition_may_use_any_time() -> None:
-    found = query(
-        "SELECT A.k FROM a A, b B WINDOW A.at < B.t2 AND A._ts < B.ts AND A._ts <> B._ts WINDOW RANGE 1 DAY"
-    )
+    found = query("SELECT A.k FROM a A, b B WINDOW A.at < B.t2 AND A._ts < B.ts AND A._ts <> B._ts WINDOW RANGE 1 DAY")
     assert len(found.predicates) == 3
 
 
@@ -271,8 +275,7 @@ def test_partition_by_comes_in_from_order() -> None:
 
 def test_output_names() -> None:
     found = query(
-        'SELECT A.k, x, A.x + 1 AS more, "A"."s", A._ts, B.s AS "quoted ""one""" '
-        "FROM a A [ROWS 1], b B [ROWS 1]"
+        'SELECT A.k, x, A.x + 1 AS more, "A"."s", A._ts, B.s AS "quoted ""one""" FROM a A [ROWS 1], b B [ROWS 1]'
     )
     assert [o.name for o in found.outputs] == ["A.k", "x", "more", "A.s", "A._ts", 'quoted "one"']
     assert found.outputs[1].expr == A_X
@@ -348,9 +351,7 @@ def test_between_is_two_comparisons() -> None:
 
 
 def test_in_like_and_is_null() -> None:
-    assert where("A.k IN (1, -2, NULL)") == (
-        InList(A_K, (big(1), big(-2), Literal(None, Type.BIGINT)), False),
-    )
+    assert where("A.k IN (1, -2, NULL)") == (InList(A_K, (big(1), big(-2), Literal(None, Type.BIGINT)), False),)
     assert where("A.s NOT IN ('it''s')") == (InList(A_S, (Literal("it's", Type.STRING),), True),)
     assert where("A.at IN ('1970-01-02')") == (InList(A_AT, (Literal(86_400_000, Type.TIMESTAMP),), False),)
     assert where("A.s LIKE 'a%'") == (Like(A_S, "a%", False),)
@@ -425,12 +426,8 @@ def test_precedence_and_types() -> None:
         big(1),
         Type.BIGINT,
     )
-    assert scalar("(A.k + 2) * A.x") == Arithmetic(
-        "*", Arithmetic("+", A_K, big(2), Type.BIGINT), A_X, Type.DOUBLE
-    )
-    assert scalar("A.k / 2 % 3") == Arithmetic(
-        "%", Arithmetic("/", A_K, big(2), Type.BIGINT), big(3), Type.BIGINT
-    )
+    assert scalar("(A.k + 2) * A.x") == Arithmetic("*", Arithmetic("+", A_K, big(2), Type.BIGINT), A_X, Type.DOUBLE)
+    assert scalar("A.k / 2 % 3") == Arithmetic("%", Arithmetic("/", A_K, big(2), Type.BIGINT), big(3), Type.BIGINT)
     assert scalar("-A.x") == Negate(A_X, Type.DOUBLE)
     assert scalar("A.at + 5 MINUTES") == Arithmetic("+", A_AT, big(300_000), Type.TIMESTAMP)
     assert scalar("5 MINUTES + A.at") == Arithmetic("+", big(300_000), A_AT, Type.TIMESTAMP)

@@ -39,7 +39,7 @@ def test_only_columns_that_the_text_may_use_are_written() -> None:
 
 def test_names_of_other_streams_and_of_outputs_do_not_count() -> None:
     text = (
-        f"{ORDERS} CREATE STREAM b (city BIGINT, at TIMESTAMP); SELECT O.id AS city, B.at AS \"select\" "
+        f'{ORDERS} CREATE STREAM b (city BIGINT, at TIMESTAMP); SELECT O.id AS city, B.at AS "select" '
         "FROM orders O [RANGE 1 HOUR], b B [RANGE 1 HOUR] WHERE O.id = B.city;"
         "SELECT O.city AS x FROM b O [RANGE 1 HOUR]"
     )
@@ -51,6 +51,9 @@ def test_columns_that_options_name_are_written() -> None:
     options = "WITH (format = 'avro', timestamp = 'at', distinct = 'city:7')"
     text = with_columns(f"CREATE STREAM orders {options}; SELECT O.id AS i FROM orders O [RANGE 1 HOUR]", known)
     assert parse_program(text).queries[0].streams()[0].distinct == (("city", 7),)
+    options = "WITH (format = 'avro', timestamp = 'at', deduplicate = 'city, id', deduplicate_within = '1 DAY')"
+    text = with_columns(f"CREATE STREAM orders {options}; SELECT O.at AS i FROM orders O [RANGE 1 HOUR]", known)
+    assert parse_program(text).queries[0].streams()[0].deduplicate == ("city", "id")
 
 
 @pytest.mark.parametrize("items", ["*", "O.*", 'O."a b", O."select", O.id, O.city'])

@@ -220,6 +220,40 @@ CASES = [
     ("CREATE STREAM x (a BIGINT) WITH (distinct = 'a:0')", "'a:0'", "takes column:count pairs"),
     ("CREATE STREAM x (a BIGINT) WITH (distinct = 'b:5')", "'b:5'", "names no declared column: 'b'"),
     ("CREATE STREAM x (a BIGINT) WITH (distinct = 'a:5,a:6')", "'a:5,a:6'", "names column 'a' twice"),
+    (
+        "CREATE STREAM x (a BIGINT) WITH (deduplicate = 'a')",
+        "'a'",
+        "option 'deduplicate' needs also deduplicate_within = '10 MINUTES'",
+    ),
+    (
+        "CREATE STREAM x (a BIGINT) WITH (deduplicate_within = '1 DAY')",
+        "'1 DAY'",
+        "option 'deduplicate_within' needs also deduplicate = 'id'",
+    ),
+    (
+        "CREATE STREAM x (a BIGINT) WITH (deduplicate = 'a', deduplicate_within = '0 SECONDS')",
+        "'0 SECONDS'",
+        "option 'deduplicate_within' must be > 0",
+    ),
+    ("CREATE STREAM x (a BIGINT) WITH (deduplicate = 'b')", "'b'", "names no declared column: 'b'; declared: a"),
+    ("CREATE STREAM x (a BIGINT) WITH (deduplicate = 'a b')", "'a b'", "names no declared column: 'a b'"),
+    ("CREATE STREAM x (a BIGINT) WITH (deduplicate = 'a,')", "'a,'", "names columns, with commas between them"),
+    ("CREATE STREAM x (a BIGINT) WITH (deduplicate = 'a, a')", "'a, a'", "names column 'a' twice"),
+    (
+        "CREATE STREAM x (a BIGINT, k STRING FROM '_key') WITH (deduplicate = '_key,k')",
+        "'_key,k'",
+        "names column 'k' twice",
+    ),
+    (
+        "CREATE STREAM x (a BIGINT) WITH (deduplicate = 'a, _key')",
+        "'a, _key'",
+        "names _key, which is in no declared column: id STRING FROM '_key'",
+    ),
+    (
+        "CREATE STREAM x (a BIGINT) WITH (deduplicate = '_headers[\"id\"]')",
+        "'_headers[\"id\"]'",
+        'names _headers["id"], which is in no declared column: id STRING FROM \'_headers["id"]\'',
+    ),
 ]
 
 

@@ -44,6 +44,7 @@ KEYS = {
     "input_tuples",
     "results",
     "late",
+    "deduplicated",
     "dead_letters",
     "comparisons",
     "intermediate_results",

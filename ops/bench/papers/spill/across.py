@@ -15,10 +15,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from operators.data.positions import positions
 from operators.data.watermark import NEVER
 from operators.distributed.decompose import decompose
 from operators.distributed.edge_reader import EdgeReader
-from operators.distributed.edge_writer import EdgeWriter, ResultOrder, positions
+from operators.distributed.edge_writer import EdgeWriter, ResultOrder
 from operators.distributed.lineage import TaskProductivity
 from operators.distributed.operator import DistributedOperator
 from operators.engine.engine import Engine
