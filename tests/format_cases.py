@@ -24,6 +24,7 @@ from schemas.columns import Batch, Column
 from schemas.messages import control
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.messages.prepared import PreparedTransaction, WrittenRecords
+from schemas.messages.repeats import encode_repeats
 from schemas.messages.spills import SpillEvent, encode_events
 from schemas.query import Field, Type
 from services.recovery.starting_point import Snapshot
@@ -43,6 +44,8 @@ COMMIT = Commit(
     ("00ff00ff",),
     (3, 5),
 )
+
+REPEATS = {"sensors": np.array([7, 8, 40, 2**44 + 3], np.int64), "rooms": np.array([2**45], np.int64)}
 
 PREPARED = PreparedTransaction(
     "0a1b2c3d",
@@ -151,6 +154,7 @@ def encoded() -> dict[str, bytes]:
         **{f"control-{name}.json": control.encode_control(message) for name, message in CONTROL.items()},
         "prepared.json": PREPARED.encode(),
         "spills.json": encode_events(EVENTS, EVENT_GROUPS, EVENT_PLAN),
+        "repeats.json": encode_repeats(REPEATS),
         "exchange.bin": encode_exchange(FIELDS, *EXCHANGE, BATCH),
         "notice.bin": encode_notice(FIELDS, NOTICE),
         "block.bin": encode_block(STREAM, FIRST_ROW, BATCH),

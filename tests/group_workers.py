@@ -71,12 +71,12 @@ class GroupTrial:
     options: str = ""
 
     @staticmethod
-    def make(topics: Topics, folder: Path, partitions: int = 1) -> GroupTrial:
+    def make(topics: Topics, folder: Path, partitions: int = 1, streams: str = STREAMS) -> GroupTrial:
         """Make the topics; no query is registered yet."""
         case = Case.make(
             topics,
             folder,
-            STREAMS + "INSERT INTO '{sink}' SELECT T.mote FROM temperature T, humidity H, "
+            streams + "INSERT INTO '{sink}' SELECT T.mote FROM temperature T, humidity H, "
             "light L WINDOW RANGE 1 SECOND WHERE T.mote = H.mote AND H.mote = L.mote",
             partitions=partitions,
         )

@@ -72,6 +72,8 @@ class Commit:
             (`services.delivery.completion`). Empty in commits of a Weir that did not write it.
         numbers: per stream whose tuples the task counts for other tasks, how many it has numbered
             (`operators.distributed.intake`).
+        repeats: numbers of the first record of repeats that a recovery needs and of the next to be written. See
+            `services.delivery.repeats_log`.
     """
 
     fingerprint: str
@@ -84,6 +86,7 @@ class Commit:
     spilled: tuple[int, int] = (0, 0)
     incarnation: str = ""
     numbers: tuple[int, ...] = ()
+    repeats: tuple[int, int] = (0, 0)
 
     def encode(self) -> str:
         """The message.
@@ -105,6 +108,7 @@ class Commit:
                 **({"s": self.spilled} if self.spilled[1] else {}),
                 **({"i": self.incarnation} if self.incarnation else {}),
                 **({"c": self.numbers} if self.numbers else {}),
+                **({"d": self.repeats} if self.repeats[1] else {}),
             },
             separators=(",", ":"),
         )
@@ -132,6 +136,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
     try:
         points = tuple(_point(*point) for point in message["r"])
         first, following = message.get("s", (0, 0))
+        first_repeats, following_repeats = message.get("d", (0, 0))
         return Commit(
             str(message["q"]),
             int(message["e"]),
@@ -143,6 +148,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
             (int(first), int(following)),
             str(message.get("i", "")),
             tuple(int(count) for count in message.get("c", ())),
+            (int(first_repeats), int(following_repeats)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"committed offset of {place} has a damaged message ({error}): {text!r}") from None

@@ -9,6 +9,7 @@ format stores its version where any version finds it, and every reader calls `ch
 | barrier, statistics, feedback | `<group>.control`, `.statistics`, `.feedback` | `"v"` | `schemas.messages.control` |
 | queries, groups, members of groups | `weir.queries`, `<group>.members` | `"v"` | `schemas.messages.control` |
 | spill events | `<group>.spills` | `"v"` | `schemas.messages.spills` |
+| repeats | `<group>.repeats` | `"v"` | `schemas.messages.repeats` |
 | transaction record | `<group>.transactions` | `"v"` | `schemas.messages.prepared` |
 | block of intermediate results | internal topics | byte 3, after the magic `WX` | `schemas.codecs.exchange` |
 | notice of feedback | internal topics | byte 3, after the magic `WN` | `schemas.codecs.notice` |

@@ -138,7 +138,7 @@ class PlanVersions:
     def topics(self, version: PlanVersion) -> list[str]:
         """The topics that a version alone uses; they may be deleted when nothing of it runs any more."""
         own = ControlTopics.of(version.group)
-        return [*self.layout(version).internal, own.feedback, own.spills, own.transactions]
+        return [*self.layout(version).internal, own.feedback, own.spills, own.repeats, own.transactions]
 
     def objection(self, plan: Plan, strategy: str) -> str:
         """Why the query cannot change to this plan by this strategy; empty when it can."""

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -94,6 +94,7 @@ class ControlTopics:
     members: str
     transactions: str
     decisions: str
+    repeats: str
 
     @staticmethod
     def of(group: str) -> ControlTopics:
@@ -101,8 +102,7 @@ class ControlTopics:
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", group)[:200]
         if stem != group:
             stem += "-" + hashlib.sha256(group.encode()).hexdigest()[:8]
-        names = ("control", "statistics", "history", "feedback", "spills", "members", "transactions", "decisions")
-        return ControlTopics(*(f"{stem}.{name}" for name in names))
+        return ControlTopics(*(f"{stem}.{one.name}" for one in fields(ControlTopics)))
 
 
 def pause(seconds: float) -> bool:
@@ -391,6 +391,14 @@ class TopicAdmin:
             BrokerError: the topic cannot be created or enlarged.
         """
         return self._per_task(ControlTopics.of(group).transactions, tasks, replication)
+
+    def repeats(self, group: str, tasks: int, replication: int) -> str:
+        """Create the log of a query's repeats (`services.delivery.repeats_log`) in the same way as `spills`.
+
+        Raises:
+            BrokerError: the topic cannot be created or enlarged.
+        """
+        return self._per_task(ControlTopics.of(group).repeats, tasks, replication)
 
     def _per_task(self, topic: str, tasks: int, replication: int) -> str:
         config = {

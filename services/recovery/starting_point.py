@@ -24,7 +24,7 @@ those of the old and the new content would not add up; then the task refuses to 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from schemas.errors import StateError
@@ -90,6 +90,8 @@ class RecoveryPlan:
         spilled: the span of spill events to replay, as `Commit.spilled`.
         incarnation: the one that made the last commit, as `Commit.incarnation`.
         numbers: at the last commit, as `Commit.numbers`.
+        repeats: the span of records of repeats, as `Commit.repeats`.
+        former: in a handover, the last commits of the old plan's tasks.
     """
 
     source: Literal["fresh", "snapshot", "window", "handover"]
@@ -103,6 +105,8 @@ class RecoveryPlan:
     spilled: tuple[int, int] = (0, 0)
     incarnation: str = ""
     numbers: tuple[int, ...] = ()
+    repeats: tuple[int, int] = (0, 0)
+    former: Mapping[Lane, Committed] = field(default_factory=dict)
 
 
 def plan_recovery(
@@ -180,6 +184,7 @@ def plan_recovery(
         spilled=newest.spilled,
         incarnation=newest.incarnation,
         numbers=newest.numbers,
+        repeats=newest.repeats,
     )
 
 
@@ -215,7 +220,7 @@ def plan_handover(
         if offset < first and offset < found.offset:
             _lost(lane, offset, first, "needed to rebuild its window", accept_loss, notes)
         lanes[lane] = LaneStart(max(offset, first), max(found.offset, first), points, points)
-    return RecoveryPlan("handover", 0, 0, 0, version, lanes, _records(lanes), tuple(notes))
+    return RecoveryPlan("handover", 0, 0, 0, version, lanes, _records(lanes), tuple(notes), former=former)
 
 
 def _fresh(

@@ -18,13 +18,12 @@ the input that they belong to: both are processed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from schemas.errors import StateError
-from schemas.messages.spills import SpillEvent, decode_events, encode_events
+from schemas.messages.spills import SpillEvent, WrittenRecord, decode_events, encode_events
 from services.delivery.epoch_output import BlockRecord
-from services.kafka.readback import read_to_end
+from services.delivery.numbered_records import read_span
 from services.kafka.topics import Lane
 from services.process.security import KafkaClients
 
@@ -157,35 +156,9 @@ def read_log(
         BrokerError: Kafka does not answer.
         StateError: a record is missing or cannot be read.
     """
-    first, next_number = span
-    found: dict[int, LogRecord] = {}
-    if first < next_number:
-        counting = ("", former)
-        read = _read(clients, lane, groups, span, marked)
-        found = {record.number: record for record in read if record.writer in counting}
-    missing = [number for number in range(first, next_number) if number not in found]
-    if missing:
-        raise StateError(
-            f"topic {lane[0]}[{lane[1]}] has no record {missing[0]}, and the records up to {next_number - 1} tell "
-            "what is pending: the topic was deleted or cut; give the query a new group (--group) to start anew"
-        )
-    return SpillLog(lane, groups, [found[number] for number in range(first, next_number)], next_number, writer)
+    def decode(raw: bytes, place: str) -> WrittenRecord:
+        return decode_events(raw, groups, place)
 
-
-def _read(
-    clients: KafkaClients, lane: Lane, groups: int, span: tuple[int, int], marked: int
-) -> Iterator[LogRecord]:
-    """Read the records of a span, in the order in which they were written."""
-    for offset, message in read_to_end(clients, lane, marked):
-        where = f"{lane[0]}[{lane[1]}]@{offset}"
-        number = _number(message.key(), where)
-        if span[0] <= number < span[1]:
-            record = decode_events(message.value() or b"", groups, where)
-            yield LogRecord(number, record.events, record.plan, offset, record.writer)
-
-
-def _number(key: bytes | str | None, where: str) -> int:
-    try:
-        return int(key or b"")
-    except ValueError:
-        raise StateError(f"record {where} has key {key!r}, no number: who else writes there?") from None
+    read = read_span(clients, lane, span, marked, former, decode, "what is pending")
+    known = [LogRecord(number, record.events, record.plan, offset, record.writer) for number, offset, record in read]
+    return SpillLog(lane, groups, known, span[1], writer)

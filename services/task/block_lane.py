@@ -112,6 +112,10 @@ class BlockLane:
                 found.append(StreamPoint(point.offset, point.max_ts))
         return tuple(found)
 
+    def points_at(self, engine: TaskEngine, cut: int) -> tuple[StreamPoint, ...]:
+        """Per channel, where to start reading again if all tuples before a cut are in a snapshot."""
+        return self.points(engine, [cut] * len(self._start.points))
+
     def horizons(self, engine: TaskEngine) -> list[int]:
         """The current horizon of each channel."""
         return [engine.horizon(self._stream)] * len(self._start.points)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
+from operators.data.watermark import NEVER
 from operators.engine.engine import Engine
+from schemas.messages.commits import Commit
 from schemas.messages.control import DELIVERING
-from services.delivery.epoch_output import Delivery
+from services.delivery.epoch_output import BlockRecord, Delivery
 from services.kafka.topics import Lane
 from services.recovery.starting_point import Snapshot
 from services.task.block_lane import BlockLane
@@ -50,6 +53,8 @@ class Committer:
         self._snapshot_epoch = recovery.epoch if recovery.source == "fresh" else -1
         self._renewed = float("-inf")
         self._reach: dict[str, int] = {}
+        # Where a recovery would start to read, by what is committed of each partition.
+        self._read_from = {key: min(p.offset for p in start.window) for key, start in recovery.lanes.items()}
         self._trimmed = time.monotonic()
 
     def moved(self) -> bool:
@@ -71,13 +76,13 @@ class Committer:
         if ending:
             self._renewed = float("-inf")
         overdue, events = ([], []) if context.spill is None else context.spill.commit()
-        offsets = self._offsets() if commit else {}
+        offsets, repeats = self._offsets() if commit else ({}, [])
         late, dead = context.rejected.late, context.rejected.dead
         encoded, blocks = context.program.encode()
         encoded = [*encoded, *overdue]
         if context.feedback is not None:
             blocks = [*blocks, *context.feedback.answer(blocks, ending)]
-        delivery = Delivery(encoded, context.rejected.take(), offsets, [*blocks, *events])
+        delivery = Delivery(encoded, context.rejected.take(), offsets, [*blocks, *events, *repeats])
         refused = context.sink.deliver(delivery)
         metrics = context.metrics
         took_s = time.monotonic() - began
@@ -117,10 +122,13 @@ class Committer:
         deletable = {key: lane.needed for key, lane in context.lanes.items() if isinstance(lane, BlockLane)}
         if context.spill is not None:
             deletable |= context.spill.deletable()
+        if context.repeats is not None:
+            deletable |= context.repeats.deletable()
         context.trim(context.sink.completion_check(), deletable)
 
-    def _offsets(self) -> dict[Lane, tuple[int, str]]:
-        """Offsets and messages of the partitions with progress, and from time to time of all partitions.
+    def _offsets(self) -> tuple[dict[Lane, tuple[int, str]], list[BlockRecord]]:
+        """Offsets and messages of the partitions with progress, and from time to time of all partitions; and records of
+        the repeats since the last commit.
 
         The newest message counts for the task. All partitions are also committed if a stream's horizon has moved back:
         the messages committed before for the others do not reach back far enough.
@@ -128,7 +136,7 @@ class Committer:
         context, engine, lanes = self._context, self._context.engine, self._context.lanes
         self._epoch_number += 1
         now = time.monotonic()
-        reach = {stream: engine.horizon(stream) for stream in self._streams}
+        reach = {stream: engine.replay_horizon(stream) for stream in self._streams}
         further = any(reach[stream] < before for stream, before in self._reach.items())
         self._reach = reach
         renew = further or now - self._renewed >= RENEWAL_S
@@ -138,18 +146,42 @@ class Committer:
         spec, version = context.spec, context.changes.version
         tables = tuple(spec.tables.contents.values())
         spilled = (0, 0) if context.spill is None else context.spill.span
+        chosen = moved or list(lanes)[:1]
+        messages = {
+            key: lanes[key].commit_message(engine, spec.fingerprint, self._epoch_number, len(lanes), version)
+            for key in chosen
+        }
+        records = self._record_repeats(messages)
         offsets: dict[Lane, tuple[int, str]] = {}
-        for key in moved or list(lanes)[:1]:
-            own = lanes[key].commit_message(engine, spec.fingerprint, self._epoch_number, len(lanes), version)
+        for key, own in messages.items():
             message = replace(
                 own,
                 tables=tables,
                 spilled=spilled,
                 incarnation=context.sink.incarnation,
                 numbers=context.program.numbers,
+                repeats=(0, 0) if context.repeats is None else context.repeats.span,
             )
             offsets[key] = lanes[key].position, message.encode()
-        return offsets
+        return offsets, records
+
+    def _record_repeats(self, messages: Mapping[Lane, Commit]) -> list[BlockRecord]:
+        """Add the repeats since the last commit to the log, and drop from it what no recovery needs with these commit
+        messages. A group may read again more than its commits say, as far as its engine knows the log."""
+        context = self._context
+        if context.repeats is None:
+            return []
+        found = context.engine.take_repeats()
+        context.metrics.deduplicated.inc(sum(map(len, found.values())))
+        records = context.repeats.add(found)
+        self._read_from |= {key: min(point.offset for point in own.points) for key, own in messages.items()}
+        needed = {
+            (stream, partition): min(self._read_from[key], context.engine.replay_point(stream, partition, NEVER).offset)
+            for key, lane in context.lanes.items()
+            for stream, partition in lane.inputs
+        }
+        context.repeats.forget(needed)
+        return records
 
     def keep_durable(self, engine: Engine, final: bool) -> None:
         """Write a snapshot or its next blocks, if they are due."""

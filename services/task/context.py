@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operators.distributed.feedback.feedback import DistributedFeedback
 from services.control.predecessor import Predecessor
 from services.delivery.epoch_output import RejectedRecords
+from services.delivery.repeats_log import RepeatsLog
 from services.delivery.sink import Sink
 from services.formats.schema_registry import SchemaUnavailable
 from services.kafka.topics import Lane
@@ -53,6 +54,7 @@ class TaskContext:
         trim: deletes records of internal topics before the given offsets, once the sink's transactions are complete
             (`services.delivery.sink.Sink.completion_check`); None to delete nothing.
         trace: takes the phases of its epochs.
+        repeats: the log of repeats; None if the task reads no stream without repeats.
         rejected: late and dead-letter records of the open epoch.
         step: what the thread is doing, for /healthz.
         commits, commit_s: how many epochs have been delivered, and the seconds that took.
@@ -75,6 +77,7 @@ class TaskContext:
     predecessor: Predecessor | None = None
     trim: Callable[[CompletionCheck, Mapping[Lane, int]], None] | None = None
     trace: EpochTrace = field(default_factory=EpochTrace)
+    repeats: RepeatsLog | None = None
     rejected: RejectedRecords = field(init=False)
     step: str = field(init=False, default="beginning")
     commits: int = field(init=False, default=0)

@@ -119,20 +119,18 @@ class InputLane:
             if not len(part):
                 continue
             offsets = part.offsets()[decoded.rows]
-            # A snapshot has no versions of tables' rows.
-            lowest = 0 if stream.is_table else self._floor
-            floors = [floor for floor in self._floors[ordinal] if floor.cut > lowest]
+            floors = self._floors[ordinal]
             bounds = np.searchsorted(offsets, [floor.offset for floor in floors]).tolist()
-            for begin, stop, floor in zip(
-                [0, *bounds], [*bounds, len(offsets)], [lowest, *(f.cut for f in floors)], strict=True
+            for begin, stop, refused in zip(
+                [0, *bounds], [*bounds, len(offsets)], [0, *(f.cut for f in floors)], strict=True
             ):
                 if stop > begin:
                     rows = self._with_positions(stream, decoded.batch.slice(begin, stop), offsets[begin:stop])
-                    overtaken = self._push(engine, ordinal, rows, offsets[begin:stop], floor).overtaken
+                    overtaken = self._push(engine, ordinal, rows, offsets[begin:stop], refused).overtaken
                     if overtaken.any():
-                        refused = offsets[begin:stop][overtaken][0]
+                        offset = offsets[begin:stop][overtaken][0]
                         raise InvariantError(
-                            f"replay of {self.key[0]}[{self.key[1]}] refused offset {refused} "
+                            f"replay of {self.key[0]}[{self.key[1]}] refused offset {offset} "
                             f"at cut {engine.cut}, which was taken before"
                         )
                     taken += len(rows)
@@ -178,13 +176,17 @@ class InputLane:
         self._advance_to(batch)
         return taken
 
-    def _push(self, engine: TaskEngine, ordinal: int, rows: Batch, offsets: I64, floor: int | None) -> LateRows:
+    def _push(self, engine: TaskEngine, ordinal: int, rows: Batch, offsets: I64, refused: int | None) -> LateRows:
+        """Feed tuples; in a replay, those with ts < refused were refused before."""
         name, number = self.streams[ordinal].name, self.key[1]
+        # A snapshot has no versions of tables' rows.
+        floor = refused if refused is None or self.streams[ordinal].is_table else max(self._floor, refused)
+        remembered = refused if self.streams[ordinal].deduplicate else None
         if name not in self._kept:
-            return engine.push(name, number, rows, offsets, floor=floor)
+            return engine.push(name, number, rows, offsets, floor=floor, remembered=remembered)
         # A replay point at END holds the clock after everything that was pushed.
         before = engine.replay_point(name, number, END).max_ts
-        found = engine.push(name, number, rows, offsets, floor=floor)
+        found = engine.push(name, number, rows, offsets, floor=floor, remembered=remembered)
         after = engine.replay_point(name, number, END).max_ts
         self._histories[ordinal].remember(int(offsets[0]), before, after)
         return found
@@ -230,13 +232,15 @@ class InputLane:
         return tuple(out)
 
     def points_at(self, engine: TaskEngine, cut: int) -> tuple[StreamPoint, ...]:
-        """Per stream, where to start reading again if all tuples before a cut are in a snapshot. A table's versions are
-        in none."""
-        return self.points(engine, [0 if stream.is_table else cut for stream in self.streams])
+        """Per stream, where to start reading again if all tuples before a cut are in a snapshot. Versions of tables'
+        rows, and what repeats repeat, are in none."""
+        horizons = (max(cut - stream.deduplicate_within_ms, 0) for stream in self.streams)
+        known = zip(self.streams, horizons, strict=True)
+        return self.points(engine, [0 if stream.is_table else horizon for stream, horizon in known])
 
     def horizons(self, engine: TaskEngine) -> list[int]:
         """The current horizon of each stream."""
-        found = [engine.horizon(stream.name) for stream in self.streams]
+        found = [engine.replay_horizon(stream.name) for stream in self.streams]
         cut = min(engine.cut, engine.hold)
         # Pending results may need still older tuples than the windows of the whole query do.
         return [

@@ -44,7 +44,14 @@ class TaskEngine(Protocol):
         ...
 
     def push(
-        self, stream: str, partition: int, batch: Batch, offsets: I64 | None = None, *, floor: int | None = None
+        self,
+        stream: str,
+        partition: int,
+        batch: Batch,
+        offsets: I64 | None = None,
+        *,
+        floor: int | None = None,
+        remembered: int | None = None,
     ) -> LateRows:
         """Take tuples of one partition in arrival order."""
         ...
@@ -67,6 +74,22 @@ class TaskEngine(Protocol):
 
     def horizon(self, stream: str) -> int:
         """The smallest ts whose tuples some window still needs."""
+        ...
+
+    def replay_horizon(self, stream: str) -> int:
+        """The smallest ts that a restart needs: for windows, and to find repeats."""
+        ...
+
+    def record_repeats(self) -> None:
+        """Keep the positions of repeats from now on."""
+        ...
+
+    def resume_repeats(self, stream: str, positions: I64, until: int) -> None:
+        """Restore which tuples with ts < until are repeats."""
+        ...
+
+    def take_repeats(self) -> Mapping[str, I64]:
+        """The positions of repeats since the last call, by stream."""
         ...
 
     def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:

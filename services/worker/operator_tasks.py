@@ -19,13 +19,13 @@ from operators.engine.engine import Engine
 from operators.plan.plan import Join
 from operators.state.sources import Sources
 from schemas.codecs.notice import Notice
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, InvariantError
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
 from services.control.plan_versions import PlanVersion, PlanVersions
 from services.control.predecessor import Predecessor
 from services.control.task_statistics import Publisher
-from services.kafka.topics import Lane
+from services.kafka.topics import ControlTopics, Lane
 from services.placement.distributed import DistributedLayout, Part, part_fingerprint
 from services.program.distributed_migrations import DistributedMigrations, Readiness
 from services.program.intake_program import IntakeProgram
@@ -41,7 +41,7 @@ from services.task.program import TaskEngine
 from services.task.silence import Silence
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.spill import TaskSpill
-from services.worker.task_kind import TaskKind, TaskParts, TaskStart
+from services.worker.task_kind import FormerTask, TaskKind, TaskParts, TaskStart
 
 
 class OperatorTasks(TaskKind):
@@ -267,7 +267,7 @@ class OperatorTasks(TaskKind):
         return END if self._predecessor is None else self._predecessor.limit
 
     def former_commits(self, number: int) -> dict[Lane, Committed] | None:
-        """What the tasks of the former version have committed of the task's sources.
+        """What the tasks of the former version have committed, of the task's sources at least.
 
         Raises:
             BrokerError: they still run, and have not committed all of these partitions. A task must not start before:
@@ -282,4 +282,13 @@ class OperatorTasks(TaskKind):
             over, found = self._predecessor.over, dict(self._predecessor.commits)
             if not over and own - found.keys():
                 raise BrokerError("the plan in force has not committed anything yet")
-        return {lane: commit for lane, commit in found.items() if lane in own}
+        return found
+
+    def former_task(self, lane: Lane) -> FormerTask:
+        """The task of the former version that read a partition."""
+        former = self._versions.version(self._version.number - 1, self._control.view)
+        layout = self._versions.layout(former)
+        task = layout.set_of(*lane)
+        if task is None:
+            raise InvariantError(f"version {former.number} has not read {lane[0]}[{lane[1]}]")
+        return FormerTask(layout.lanes(task), (ControlTopics.of(former.group).repeats, task))

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from schemas.errors import InvariantError
 from services.control.barrier import View
 from services.control.predecessor import Predecessor
 from services.delivery.sink import Sink
@@ -62,6 +63,19 @@ class TaskParts:
     predecessor: Predecessor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FormerTask:
+    """A task of the former plan.
+
+    Attributes:
+        lanes: the partitions that it read.
+        repeats: its log of repeats.
+    """
+
+    lanes: tuple[Lane, ...]
+    repeats: Lane
+
+
 class TaskKind(ABC):
     """A kind of task; its methods are called in threads."""
 
@@ -99,9 +113,13 @@ class TaskKind(ABC):
         return True
 
     def former_commits(self, number: int) -> dict[Lane, Committed] | None:
-        """What the tasks of the former plan have committed of a task's input; None if there was no former plan.
+        """What the tasks of the former plan have committed, of a task's input at least; None without a former plan.
 
         Raises:
             BrokerError: Kafka does not answer.
         """
         return None
+
+    def former_task(self, lane: Lane) -> FormerTask:
+        """The task of the former plan that read a partition of `former_commits`."""
+        raise InvariantError(f"no former plan has read {lane[0]}[{lane[1]}]")

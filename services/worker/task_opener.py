@@ -14,12 +14,16 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from schemas.columns import I64
 from schemas.errors import BrokerError, StateError
 from services.control.control_log import ControlLog
 from services.control.plan_versions import PlanVersion
+from services.delivery.repeats_log import KnownRepeats, RepeatsLog, joined, read_repeats
 from services.delivery.sink import IdempotentSink, Repair, Sink
 from services.delivery.transactional import TransactionalSink
 from services.kafka.topics import ControlTopics, Lane, TopicAdmin
@@ -35,6 +39,7 @@ from services.recovery.state_dir import StateDir
 from services.recovery.state_store import DamagedTableError, StateStore
 from services.spill.spill_log import read_log
 from services.task.context import TaskContext
+from services.task.program import TaskEngine
 from services.task.spec import CompletionCheck, TaskOutcome, TaskSpec
 from services.task.spill import UNLIMITED, SpillStart
 from services.task.task import Task
@@ -171,6 +176,7 @@ class TaskOpener:
             spilled = self._spill_start(number, recovery, sink, log)
             if spilled is not None:
                 resources.callback(spilled.close)
+            repeats = self._known_repeats(spec, number, recovery, sink)
             start = TaskStart(number, spec, incarnation, recovery, view, sink, spilled, log, metrics)
             parts = self._kind.build(start)
             context = TaskContext(
@@ -191,6 +197,7 @@ class TaskOpener:
                 parts.predecessor,
                 self._trim,
                 self._traces.of(number),
+                self._resumed(repeats, number, parts.program.engine, sink),
             )
             task = Task(context, give_up, changed, ended)
             resources.pop_all()  # the task closes them when it ends
@@ -205,7 +212,6 @@ class TaskOpener:
             log.warning("an earlier --memory left results pending: producing them now, without a memory limit")
         lane, budget = (ControlTopics.of(self._active.group).spills, number), settings.budget or UNLIMITED
         marked = sink.mark_end([lane]).get(lane, 0) if first < following else 0
-        writer = "" if settings.transactional else sink.incarnation
         events = read_log(
             settings.clients,
             lane,
@@ -213,9 +219,54 @@ class TaskOpener:
             recovery.spilled,
             marked,
             former=recovery.incarnation,
-            writer=writer,
+            writer=self._writer(sink),
         )
         return SpillStart(budget, self._spilled / f"task-{number}", events)
+
+    def _known_repeats(self, spec: TaskSpec, number: int, recovery: RecoveryPlan, sink: Sink) -> KnownRepeats | None:
+        """What earlier incarnations, or tasks of the former plan, have found to be repeats; None for a task whose
+        streams may have them."""
+        streams = [stream for stream in spec.query.streams() if stream.deduplicate]
+        if not streams:
+            return None
+        clients = spec.settings.clients
+        if recovery.source != "handover":
+            lane, writer = self._repeats_lane(number), self._writer(sink)
+            marked = sink.mark_end([lane]).get(lane, 0) if recovery.repeats[0] < recovery.repeats[1] else 0
+            known = read_repeats(clients, lane, recovery.repeats, marked, former=recovery.incarnation, writer=writer)
+            return replace(known, until={stream.name: recovery.cut for stream in streams})
+        parts: list[Mapping[str, I64]] = []
+        until: dict[str, int] = {}
+        for stream in streams:
+            task = next((self._kind.former_task(lane) for lane in recovery.former if lane[0] == stream.topic), None)
+            if task is None:
+                continue
+            commits = [recovery.former[lane].message for lane in task.lanes if lane in recovery.former]
+            newest = max(commits, key=lambda commit: commit.epoch)
+            try:
+                known = read_repeats(clients, task.repeats, newest.repeats, former=newest.incarnation)
+            except StateError as error:
+                # The former plan may still run, and delete what it needs no more.
+                raise BrokerError(str(error)) from None
+            parts.append({name: found for name, found in known.positions.items() if name == stream.name})
+            until[stream.name] = newest.cut
+        return KnownRepeats(joined(iter(parts)), until, own=False)
+
+    def _resumed(self, known: KnownRepeats | None, number: int, engine: TaskEngine, sink: Sink) -> RepeatsLog | None:
+        """Restore in a new engine what is known to be repeats; returns the log to continue."""
+        if known is None:
+            return None
+        engine.record_repeats()
+        for stream, until in known.until.items():
+            engine.resume_repeats(stream, known.positions.get(stream, np.zeros(0, np.int64)), until)
+        return RepeatsLog(self._repeats_lane(number), known, self._writer(sink))
+
+    def _repeats_lane(self, number: int) -> Lane:
+        return ControlTopics.of(self._active.group).repeats, number
+
+    def _writer(self, sink: Sink) -> str:
+        """How records of a task's logs name their writer; see `services.delivery.numbered_records`."""
+        return "" if self._active.spec.settings.transactional else sink.incarnation
 
     def _recovery(self, spec: TaskSpec, number: int, sink: Sink, store: StateStore | None) -> RecoveryPlan:
         """Where a task starts to read, and from which state."""
@@ -308,7 +359,7 @@ class TaskOpener:
                 settings.transaction_timeout_ms,
                 self._admin,
                 (topics.transactions, number),
-                [(topics.spills, number), *self._kind.internal_output(number)],
+                [(topics.spills, number), self._repeats_lane(number), *self._kind.internal_output(number)],
             )
         return IdempotentSink(settings.clients, self._active.group, number, spec.topics, give_up, self._commit)
 

@@ -452,6 +452,8 @@ class Worker:
             self._admin.decisions(settings.group, settings.replication)
         if settings.budget is not None:
             self._admin.spills(group, layout.tasks, settings.replication)
+        if any(stream.deduplicate for stream in self._query.streams()):
+            self._admin.repeats(group, layout.tasks, settings.replication)
         if settings.transactional:
             self._admin.transactions(group, layout.tasks, settings.replication)
         keyed = bool(self._query.result_format.key)

@@ -20,6 +20,7 @@ from schemas.errors import NewerFormatError, StateError
 from schemas.messages.commits import decode_commit
 from schemas.messages.control import decode_control
 from schemas.messages.prepared import decode_prepared
+from schemas.messages.repeats import decode_repeats
 from schemas.messages.spills import decode_events
 from services.recovery.starting_point import Snapshot
 from services.recovery.state_store import StateStore
@@ -75,6 +76,11 @@ def _notice(raw: bytes, folder: Path) -> Value:
     return found.channel, found.number, found.whole, signatures, rows(found.late)
 
 
+def _repeats(raw: bytes, folder: Path) -> Value:
+    found = decode_repeats(raw, "r[0]@7").positions("r[0]@7")
+    return {stream: positions.tolist() for stream, positions in found.items()}
+
+
 def _block(raw: bytes, folder: Path) -> Value:
     block = decode_block(raw, "place")
     return block.stream, block.first_row, rows(block.batch)
@@ -107,6 +113,7 @@ WATERMARK = cases.EXCHANGE
 BLOCK = cases.STREAM, cases.FIRST_ROW, rows(cases.BATCH)
 NOTICE = (3, 12, True, ([1, 2**63], [5]), rows(cases.BATCH))
 COMPACT = b'"v":1', b'"v":2'
+REPEATS = {stream: positions.tolist() for stream, positions in cases.REPEATS.items()}
 
 FORMATS = [
     Format("commit.json", cases.COMMIT, lambda raw, _: decode_commit(raw.decode("latin-1"), "t[0]"), COMPACT),
@@ -121,6 +128,7 @@ FORMATS = [
         lambda raw, _: ((found := decode_events(raw, cases.EVENT_GROUPS, "s[0]@7")).events, found.plan),
         (b'"v":1', b'"v":3'),
     ),
+    Format("repeats.json", REPEATS, _repeats, COMPACT, deterministic=False),
     Format("exchange.bin", (WATERMARK, rows(cases.BATCH)), _exchange, (b"WX\1", b"WX\3")),
     Format("notice.bin", NOTICE, _notice, (b"WN\1", b"WN\2")),
     Format("block.bin", BLOCK, _block, (b"WEIR\1", b"WEIR\2"), deterministic=False),
@@ -184,6 +192,7 @@ SHORT = {
     "commit.json": b'{"v":2}',
     "control-cut.json": b'{"v":2,"type":"party"}',
     "spills.json": b'{"v":3}',
+    "repeats.json": b'{"v":2}',
     "exchange.bin": b"WX\3",
     "notice.bin": b"WN\2",
     "snapshot-manifest.json": b'{"v": 2}',
