@@ -274,6 +274,8 @@ def tuples_of(spark: SparkSession, query: Query, number: int, history: History, 
         order = f"{TS}, {PART}, {OFF}, {element}"
         exprs.append(f"lead({place}, {source.window.size}) OVER ({split}ORDER BY {order}) AS {prefix}last")
     tuples = spark.read.parquet(history.paths[source.stream.name])
+    if isinstance(source.stream, Stream) and source.stream.deduplicate:
+        tuples = without_repeats(tuples, source.stream, history.copartitioned)
     for lookup in query.lookups:
         if lookup.of == source.alias:
             tuples = _looked_up(spark, query, lookup, history, tuples)
@@ -311,6 +313,29 @@ def _looked_up(spark: SparkSession, query: Query, lookup: Lookup, history: Histo
         for column, name in (*known, ("since", "_ts"))
     ]
     return found.selectExpr("tuple.*", *columns)
+
+
+def without_repeats(staged: DataFrame, stream: Stream, copartitioned: bool) -> DataFrame:
+    """The staged tuples of a stream that are no repeats. Of copartitioned streams each partition has its own firsts.
+
+    The tuples of each key are one array in their order, along which the newest first is carried.
+    """
+    from pyspark.sql import functions
+
+    columns = [field_column(stream.fields, name) for name in stream.deduplicate]
+    has_key = " AND ".join(f"{column} IS NOT NULL" for column in columns)
+    place = f"named_struct('{TS}', {TS}, '{PART}', {PART}, '{OFF}', {OFF})"
+    begin = "named_struct('newest', CAST(NULL AS BIGINT), 'firsts', slice(places, 1, 0))"
+    is_first = f"found.newest IS NULL OR place.{TS} > found.newest + {stream.deduplicate_within_ms}L"
+    first = f"named_struct('newest', place.{TS}, 'firsts', concat(found.firsts, array(place)))"
+    walk = f"aggregate(places, {begin}, (found, place) -> IF({is_first}, {first}, found), found -> found.firsts)"
+    keys = [*columns, *([PART] if copartitioned else [])]
+    places = functions.expr(f"sort_array(collect_list({place})) AS places")
+    grouped = staged.where(has_key).groupBy(*keys).agg(places)
+    firsts = grouped.selectExpr(f"explode({walk}) AS first")
+    firsts = firsts.selectExpr("first.part AS own_part", "first.off AS own_off")
+    taken = staged.join(firsts, functions.expr(f"{PART} = own_part AND {OFF} = own_off"), "left_semi")
+    return taken.unionByName(staged.where(f"NOT ({has_key})"))
 
 
 def _is_equality(expr: Expr) -> bool:

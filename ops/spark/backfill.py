@@ -226,6 +226,8 @@ def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: 
         if any(window.kind != "RANGE" for window in windows):
             raise StateError(f"{place}, and ROWS and UNBOUNDED windows need all of it")
         streams = [stream for stream in query.streams() if stream.topic == topic]
+        if any(stream.deduplicate for stream in streams):
+            raise StateError(f"{place}, and which tuples are repeats may depend on all of it")
         first = min(stage.first_ts(stream, number) for stream in streams)
         longest = max(window.size for window in windows)
         every = query.aggregation.every_ms if query.aggregation else 0

@@ -6,6 +6,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ from schemas.query import (
 )
 from services.cli import app
 from tests import oracle
-from tests.cases import ALIASES, FIELDS, Case, aggregated, cases, column, in_json
+from tests.cases import ALIASES, FIELDS, Case, aggregated, cases, column, deduplication, in_json
 from tests.subtractions import busy_subtractions, subtractions
 
 if TYPE_CHECKING:
@@ -252,7 +253,9 @@ def busy_joins(draw: st.DrawFn) -> Case:
     aliases = ALIASES[: draw(st.sampled_from([2, 3, 3]))]
     kinds = [Window("RANGE", 2), Window("RANGE", 6), Window("ROWS", 3), Window("ROWS", 7)]
     disorder = draw(st.sampled_from([3, 40]))
-    streams = [Stream(f"S{a}", FIELDS, f"S{a}", timestamp="ts", disorder_ms=disorder) for a in aliases]
+    streams = [
+        Stream(f"S{a}", FIELDS, f"S{a}", timestamp="ts", disorder_ms=disorder, **draw(deduplication())) for a in aliases
+    ]
     if draw(st.booleans()):
         streams[1] = streams[0]
     sources = tuple(Source(a, s, draw(st.sampled_from(kinds))) for a, s in zip(aliases, streams, strict=True))
@@ -337,6 +340,21 @@ test_copartitioned_streams_answer_per_partition = pytest.mark.deep(property_of(b
 test_many_copartitioned_streams = pytest.mark.slow(
     property_of(st.one_of(busy_joins(), subtractions(), aggregated(busy_joins())), 30, check_copartitioned)
 )
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Case:
+    """Busy joins of streams in which equal keys repeat all the time."""
+    case = draw(busy_joins())
+    names = draw(st.sampled_from([("k",), ("d",), ("s", "k")]))
+    options = {"deduplicate": names, "deduplicate_within_ms": draw(st.sampled_from([1, 3, 5]))}
+    sources = tuple(replace(s, stream=replace(s.stream, **options)) for s in case.query.sources)
+    return replace(case, query=replace(case.query, sources=sources))
+
+
+test_repeats_are_the_oracles = property_of(chains(), 2)
+test_repeats_of_copartitioned_streams = pytest.mark.deep(property_of(chains(), 2, check_copartitioned))
+test_many_chains_of_repeats = pytest.mark.slow(property_of(chains(), 40))
 test_many_busy_joins = pytest.mark.slow(property_of(busy_joins(), 40))
 test_many_ranged_joins = pytest.mark.slow(property_of(cases(ranged=True, most_rows=30), 40))
 test_many_set_differences = pytest.mark.slow(property_of(subtractions(), 40))
