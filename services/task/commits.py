@@ -20,6 +20,8 @@ from services.kafka.topics import Lane
 from services.recovery.starting_point import Snapshot
 from services.task.block_lane import BlockLane
 from services.task.context import TaskContext
+from services.task.lane import InputLane
+from services.task.program import TaskEngine
 
 TRIM_S = 30.0
 """How often records of internal topics that no recovery needs are deleted."""
@@ -175,12 +177,7 @@ class Committer:
         context.metrics.deduplicated.inc(sum(map(len, found.values())))
         records = context.repeats.add(found)
         self._read_from |= {key: min(point.offset for point in own.points) for key, own in messages.items()}
-        needed = {
-            (stream, partition): min(self._read_from[key], context.engine.replay_point(stream, partition, NEVER).offset)
-            for key, lane in context.lanes.items()
-            for stream, partition in lane.inputs
-        }
-        context.repeats.forget(needed)
+        context.repeats.forget(first_read(context.engine, context.lanes, self._read_from))
         return records
 
     def keep_durable(self, engine: Engine, final: bool) -> None:
@@ -204,3 +201,15 @@ class Committer:
         points = {key: lane.points_at(engine, cut) for key, lane in context.lanes.items()}
         snapshot = Snapshot(context.spec.cluster, context.spec.fingerprint, self._epoch_number, cut, points)
         context.snapshots.write(snapshot, engine.checkpoint())
+
+
+def first_read(
+    engine: TaskEngine, lanes: Mapping[Lane, InputLane | BlockLane], committed: Mapping[Lane, int]
+) -> dict[tuple[str, int], int]:
+    """By stream and partition, the least offset from which a recovery may read: what was committed of each lane, or for
+    a group as far back as its engine knows the log."""
+    return {
+        (stream, partition): min(committed[key], engine.replay_point(stream, partition, NEVER).offset)
+        for key, lane in lanes.items()
+        for stream, partition in lane.inputs
+    }

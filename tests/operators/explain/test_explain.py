@@ -75,6 +75,14 @@ expected cost 1.81k tuples entered, probed and built per second of event time (d
     assert explain(sensors, plan, Statistics(rates={"T": 1.0}, sampled=True)).endswith("(sampled statistics)")
 
 
+def test_a_stream_without_repeats() -> None:
+    options = "rate = 20, deduplicate = 'mote, room', deduplicate_within = '10 MINUTES'"
+    sensors = parse_program(SENSORS.replace("rate = 20", options)).queries[0]
+    lines = explain(sensors, parse_plan("(T H)", sensors)).splitlines()
+    at = next(number for number, line in enumerate(lines) if "source temperature" in line)
+    assert lines[at + 1 : at + 3] == ["│    first mote, room within 10 MINUTES", "│    where T.celsius > 40"]
+
+
 def test_one_source() -> None:
     """No join at all."""
     one = query("SELECT A.k FROM a A [ROWS 1]")

@@ -76,6 +76,19 @@ def test_verbose_prints_one_summary_line(folder: Path, weir: Weir) -> None:
     assert Path("r.jsonl").read_bytes() == ANSWER
 
 
+def test_repeats_are_dropped_and_counted(folder: Path, weir: Weir) -> None:
+    """The second is a repeat, the third comes too long after the first."""
+    options = "disorder = '2 SECONDS', deduplicate = 'mote', deduplicate_within = '1 SECOND'"
+    Path("q.sql").write_text(QUERY.replace("disorder = '2 SECONDS'", options))
+    times = (2000, 1000, 2001, 2500)
+    Path("t.jsonl").write_text("".join(f'{{"mote":1,"at":{at}}}\n' for at in times))
+    Path("h.csv").write_text("mote,percent,at\n1,2.5,2600\n")
+    code, out, err = weir("run", "q.sql", *SOURCES, "-v", "--stats", "stats.json")
+    assert (code, [json.loads(line)["_ts"] for line in out.splitlines()]) == (0, [2600, 2600])
+    assert "5 tuples, 2 results, 0 late, 2 repeats, " in err
+    assert json.loads(Path("stats.json").read_text())["deduplicated"] == 2
+
+
 def test_no_input_has_no_event_times(folder: Path, weir: Weir) -> None:
     """The timeline told of a second of 1970."""
     Path("t.jsonl").write_text("")

@@ -8,9 +8,10 @@ must deliver the same results, late tuples and dead letters.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +21,12 @@ from operators.state.checkpoint import Block, blocks_by_time
 from schemas.codecs.encode import encode_results
 from schemas.language.program import parse_program
 from schemas.messages.commits import decode_commit
+from schemas.messages.repeats import decode_repeats
 from services.delivery.epoch_output import RejectedRecords
+from services.delivery.repeats_log import KnownRepeats, RepeatsLog, joined
 from services.kafka.records import RecordBatch
 from services.recovery.starting_point import Committed, RecoveryPlan, Snapshot, plan_recovery
+from services.task.commits import first_read
 from services.task.lane import InputLane
 from tests.profiles import examples
 
@@ -48,6 +52,25 @@ QUERIES = [
          c D [RANGE 3 MILLISECONDS]
     WHERE A.k = B.k AND B.k = C.k AND C.k = D.k
     """,
+    # Streams without repeats, for longer than their windows and for less.
+    """
+    CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at', disorder = '3 MILLISECONDS',
+      deduplicate = 'k', deduplicate_within = '9 MILLISECONDS');
+    CREATE STREAM b (k BIGINT, at TIMESTAMP) WITH (topic = 'tb', timestamp = 'at', disorder = '1 MILLISECOND',
+      deduplicate = 'k', deduplicate_within = '2 MILLISECONDS');
+    INSERT INTO 'out' SELECT A.k AS k, A.at AS a, B.at AS b
+    FROM a A [RANGE 2 MILLISECONDS], b B [RANGE 5 MILLISECONDS] WHERE A.k = B.k
+    """,
+    # One topic with and without repeats; a window that is not full, and one that never ends.
+    """
+    CREATE STREAM a (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at', disorder = '4 MILLISECONDS',
+      deduplicate = 'k', deduplicate_within = '3 MILLISECONDS');
+    CREATE STREAM b (k BIGINT, at TIMESTAMP) WITH (topic = 'ta', timestamp = 'at');
+    CREATE STREAM c (k BIGINT, at TIMESTAMP) WITH (topic = 'tb', timestamp = 'at',
+      deduplicate = 'k', deduplicate_within = '20 MILLISECONDS');
+    INSERT INTO 'out' SELECT A.at AS a, B.at AS b, C.at AS c
+    FROM a A [ROWS 8], b B [RANGE 2 MILLISECONDS], c C [UNBOUNDED] WHERE A.k = B.k AND B.k = C.k
+    """,
 ]
 BOUND = [parse_program(text).queries[0] for text in QUERIES]
 LANES = (("ta", 0), ("ta", 1), ("tb", 0))
@@ -72,11 +95,29 @@ class Delivered:
 class Machine:
     """A task without its thread: one engine and its lanes, started from a recovery plan."""
 
-    def __init__(self, number: int, plan: RecoveryPlan, logs: dict[Lane, list[Record]], blocks: list[Block]) -> None:
+    def __init__(
+        self,
+        number: int,
+        plan: RecoveryPlan,
+        logs: dict[Lane, list[Record]],
+        blocks: list[Block],
+        topic: dict[int, bytes],
+    ) -> None:
         query = BOUND[number]
+        self.topic = topic
+        known = {n: decode_repeats(topic[n], "it").positions("it") for n in range(*plan.repeats)}
+        records = [(n, n, positions) for n, positions in known.items()]
+        self.repeats = RepeatsLog(("repeats", 0), KnownRepeats(records=records, following=plan.repeats[1]))
+        self.read_from = {key: min(p.offset for p in start.window) for key, start in plan.lanes.items()}
         self.logs = logs
+        self.query = query
         partitions = {s.name: [p for topic, p in LANES if topic == s.topic] for s in query.streams()}
         self.engine = Engine(query, partitions=partitions)
+        self.engine.record_repeats()
+        for stream in query.streams():
+            if stream.deduplicate:
+                found = joined(iter(known.values())).get(stream.name, np.zeros(0, np.int64))
+                self.engine.resume_repeats(stream.name, found, plan.cut)
         self.epoch = plan.epoch
         self.rejected = RejectedRecords("late", "dead")
         self.lanes = {key: InputLane(key, query, plan.lanes[key], plan.floor) for key in plan.lanes}
@@ -113,17 +154,28 @@ class Machine:
             for record in self.rejected.take()
         )
         self.epoch += 1
+        for record in self.repeats.add(self.engine.take_repeats()):
+            assert record.key is not None
+            assert record.written is not None
+            self.topic[int(record.key)] = record.value
+            record.written(int(record.key))
+        own = {key: lane.commit_message(self.engine, "q", self.epoch, 3, 0) for key, lane in self.lanes.items()}
+        self.read_from |= {key: min(point.offset for point in message.points) for key, message in own.items()}
+        self.repeats.forget(first_read(self.engine, self.lanes, self.read_from))
+        for end in self.repeats.deletable().values():
+            for number in [number for number in self.topic if number < end]:
+                del self.topic[number]
         return {
             key: Committed(
-                lane.position,
-                decode_commit(lane.commit_message(self.engine, "q", self.epoch, 3, 0).encode(), "x"),
+                self.lanes[key].position,
+                decode_commit(replace(message, repeats=self.repeats.span).encode(), "x"),
             )
-            for key, lane in self.lanes.items()
+            for key, message in own.items()
         }
 
     def snapshot(self) -> tuple[Snapshot, tuple[Block, ...], dict[str, int]]:
         cut = self.engine.cut
-        points = {key: lane.points(self.engine, [cut] * len(lane.streams)) for key, lane in self.lanes.items()}
+        points = {key: lane.points_at(self.engine, cut) for key, lane in self.lanes.items()}
         checkpoint = self.engine.checkpoint()
         return Snapshot("c", "q", self.epoch, cut, points), checkpoint.blocks, dict(checkpoint.live_from)
 
@@ -148,6 +200,7 @@ def run(number: int, logs: dict[Lane, list[Record]], steps: list[Step], losses: 
     """Run the steps; `losses` maps the steps before which the machine is lost to whether its disk is lost, too."""
     out, disk = Delivered(), Disk()
     committed: dict[Lane, Committed] = {}
+    topic: dict[int, bytes] = {}
     counts = {key: sum(s.topic == key[0] for s in BOUND[number].streams()) for key in LANES}
     log = {key: (0, records[-1].offset + 1 if records else 0) for key, records in logs.items()}
 
@@ -157,7 +210,7 @@ def run(number: int, logs: dict[Lane, list[Record]], steps: list[Step], losses: 
         )
         if plan.source != "snapshot":
             disk.snapshot, disk.blocks = None, []
-        return Machine(number, plan, logs, disk.blocks)
+        return Machine(number, plan, logs, disk.blocks, topic)
 
     machine = begin()
     for at, step in enumerate(steps):
