@@ -329,10 +329,10 @@ def _spill() -> None:
 def _repeats() -> None:
     """Firsts that are remembered and forgotten, with keys of all types."""
     for batches in _batches():
-        for batch in (batches["A"], batches["A"].take(np.arange(ROWS, dtype=np.int64))):
+        for batch in (batches["A"], batches["A"].take(np.arange(ROWS // 2, dtype=np.int64))):
             memory = Firsts(20)
             memory.find(np.sort(batch.ts), list(batch.columns.values()), np.zeros(len(batch), np.int8))
-            for begin in (0, ROWS):  # more than there is room for at first
+            for begin in range(0, 4 * ROWS, ROWS):  # more than there is room for at first
                 keys = Column(Type.BIGINT, np.arange(begin, begin + len(batch)))
                 memory.find(np.sort(batch.ts), [keys], np.zeros(len(batch), np.int8))
 

@@ -32,8 +32,19 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("self._deletable = offset + 1", "self._deletable = offset"),
         ("offset, self._deletable = self._deletable, None", "offset = self._deletable"),
         ("range(0, len(events), RECORD_EVENTS)", "range(0, len(events[:1]), RECORD_EVENTS)"),
-        ("    if missing:", "    if False:"),
         ("self._known[-1].plan", "self._known[0].plan"),
+    ),
+    "services/delivery/numbered_records.py": (
+        ("    if missing:", "    if False:"),
+        ('if record.writer in ("", former):', "if True:"),
+    ),
+    "services/delivery/repeats_log.py": (
+        ("last < needed.get(place, last + 1)", "last <= needed.get(place, last + 1)"),
+        ("while self._kept and all(", "while self._kept and any("),
+        ("            records += self._append(self._inherited)\n", ""),
+        ("self._deletable = offset + 1", "self._deletable = offset"),
+        ("max(a.last.get(place, 0), b.last.get(place, 0))", "a.last.get(place, 0)"),
+        ("range(0, len(positions), RECORD_POSITIONS)", "range(0, len(positions[:1]), RECORD_POSITIONS)"),
     ),
 }
 """Per file."""
@@ -41,6 +52,11 @@ WORKER_SPILL: dict[str, tuple[tuple[str, str], ...]] = {
 TESTS = {
     "services/task/spill.py": ["tests/services/task/test_task_spill.py"],
     "services/spill/spill_log.py": ["tests/services/spill/test_spill_log.py", "tests/services/task/test_task_spill.py"],
+    "services/delivery/numbered_records.py": ["tests/services/spill/test_spill_log.py"],
+    "services/delivery/repeats_log.py": [
+        "tests/services/delivery/test_repeats_log.py",
+        "tests/services/recovery/test_replay_properties.py",
+    ],
 }
 
 if __name__ == "__main__":

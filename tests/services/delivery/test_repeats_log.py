@@ -78,6 +78,8 @@ def test_what_an_endless_window_needs_takes_bounded_memory(monkeypatch: pytest.M
         log.forget({("a", 0): 0})
     assert len(log._kept) <= 9
     assert log.span == (0, 100)
+    log.forget({("a", 0): 50})
+    assert log.span[0] <= 50
     log.forget({("a", 0): 99})
     assert 0 < log.span[0] <= 99
     log.forget({("a", 0): 100})
