@@ -284,11 +284,15 @@ def test_produce_fills_the_topics_once(broker: SessionBroker, query: Query) -> N
 @pytest.mark.deep
 @pytest.mark.kafka
 def test_a_worker_that_adapts_beside_a_pinned_one(tmp_path: Path) -> None:
-    """Two short phases: it says why it changes its plan, and both have the same results."""
-    shown = io.StringIO()
-    outcome = demonstrate_drift(Console(file=shown, width=400), tmp_path / "demo", 2, 8.0)
-    assert outcome.equal
-    assert outcome.compared > 1000
+    """Two phases: it says why it changes its plan, and both have the same results. On a machine that is busy with other
+    things, a change pays only in longer phases than the first."""
+    for phase_s in (8.0, 20.0, 40.0):
+        shown = io.StringIO()
+        outcome = demonstrate_drift(Console(file=shown, width=400), tmp_path / "demo", 2, phase_s)
+        assert outcome.equal
+        assert outcome.compared > 1000
+        if outcome.decisions:
+            break
     assert outcome.decisions
     assert outcome.decisions[0].from_plan == FIRST
     assert [one.version > 0 for one in outcome.contenders] == [True, False]

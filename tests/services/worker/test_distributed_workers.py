@@ -279,11 +279,12 @@ def test_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers
     refused = workers.migrate(case, "((A D) (B C))", "hybmig").finish()
     assert refused[0] == 1, refused
     assert "a plan change by hybmig does not go with --placement per-operator" in refused[2]
-    change = workers.migrate(case, "((A D) (B C))", strategy, "--wait", "--timeout", "30s")
+    change = workers.migrate(case, "((A D) (B C))", strategy, "--wait", "--timeout", "60s")
     send(feed, rng, 100, 100)
     code, out, err = change.finish()
     assert code == 0, err
-    assert out.count("changed at") == 3
+    # On a busy machine a task may have been restarted meanwhile.
+    assert out.count("changed at") + out.count("restarted in between, runs the new plan") == 3
     assert ("plan taken over" in "".join(worker.text() for worker in team)) == (strategy != "moving-state")
     send(feed, rng, 200, 100)
     wanted = {"((A D) (B C))", "(A D)", "(B C)"}
