@@ -76,7 +76,7 @@ class _Partition:
 
     def __init__(self, stream: Stream) -> None:
         self.clock = PartitionClock(stream.disorder_ms)
-        self._of_table = stream.is_table
+        self.of_table = stream.is_table
         self.chunks: list[_Chunk] = []
         self.marks: list[_Mark] = []
         self.next_offset = 0
@@ -91,7 +91,7 @@ class _Partition:
         self.next_offset = first + n if offsets is None else int(offsets[-1]) + 1
         before = self.clock.max_ts
         late = self.clock.observe(batch.ts)
-        if self._of_table:
+        if self.of_table:
             kept, found = self._versions(batch, late, before, cut, floor)
         else:
             kept, found = self._tuples(batch, late, cut, floor or 0, remembered)
@@ -266,14 +266,16 @@ class Intake:
         """Return the task's watermark: the smallest of the open partitions that are not idle, but at least `cut`.
 
         It is -1 while one of these has no tuple yet and nothing has been taken, and END when all partitions have ended.
-        When all open partitions are idle, it is the largest of theirs.
+        When all open partitions are idle, it is the largest of theirs: of those of streams, unless there are none. A
+        table may have versions that hold from some future time on.
         """
         open_ = [p.clock for p in self._all() if not p.clock.closed]
         if not open_:
             return END
         marks = [clock.watermark() for clock in open_ if not clock.idle]
         if not marks:
-            return max(self.cut, *(clock.watermark() for clock in open_))
+            of_streams = [p.clock for p in self._all() if not p.clock.closed and not p.of_table]
+            return max(self.cut, *(clock.watermark() for clock in of_streams or open_))
         low = min(marks)
         return low if low < 0 and self.cut == 0 else max(low, self.cut)
 
@@ -330,6 +332,17 @@ class Intake:
     def repeats_bytes(self) -> int:
         """Return the bytes that remember firsts."""
         return sum(each.size_bytes() for each in self._deduplications.values())
+
+    def take_versions(self, table: str) -> Batch | None:
+        """Take the versions of a table before `cut` that none can precede any more; None without such versions."""
+        parts = self._parts[table].values()
+        until = min([self.cut, *(part.clock.watermark() for part in parts if not part.clock.closed)])
+        found = [piece for part in parts for piece in part.take(until)]
+        if not found:
+            return None
+        batch = Batch.concat(found)
+        self.pending_tuples -= len(batch)
+        return batch.take(np.argsort(batch.ts, kind="stable").astype(np.int64))
 
     def replay_point(self, stream: str, partition: int, horizon_ms: int) -> ReplayPoint:
         """Return the latest known position from which reading again shows every tuple with ts >= horizon."""
@@ -389,6 +402,11 @@ class IntakeMethods(ABC):
     def pending_tuples(self) -> int:
         """Tuples taken in that wait for the watermark."""
         return self._intake.pending_tuples
+
+    def take_versions(self) -> int:
+        """In a replay behind a snapshot: let the versions of tables' rows before `cut` hold that have been read; return
+        how many."""
+        return 0
 
     def close(self, stream: str, partition: int) -> None:
         """Mark a partition as ended."""

@@ -106,7 +106,11 @@ def _bind_query(
     source_nodes = _source_nodes(sources_tree)
     if clauses.excepts and len(source_nodes) > 1:
         raise text.error("EXCEPT takes from one stream: FROM a [window] EXCEPT b [window] ON ...", source_nodes[1])
-    source_nodes += [tree(clause.children[1]) for clause in clauses.excepts]
+    subtracted_nodes = [tree(clause.children[1]) for clause in clauses.excepts]
+    for node in subtracted_nodes:
+        if node.children[1] is not None:
+            raise text.error("EXCEPT takes away streams and tables in files, in this version no tables in topics", node)
+    source_nodes += subtracted_nodes
     named = _bind_sources(source_nodes, streams, clauses.window_of_all(), text)
     tables = tuple(_bind_as_of(sources_tree, named, text))
     timed = {one.source.alias for one in tables}

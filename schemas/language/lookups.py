@@ -100,14 +100,16 @@ class Lookups:
         self._check_names()
 
     def _check_names(self) -> None:
+        taken: dict[tuple[str, str], str] = {}
         for one in self._tables:
             stream = self._scope.sources[one.of].stream
-            for field in one.table.fields:
-                name = looked_up(one.source.alias, field.name)
-                if stream.field(name) is not None:
+            for name in (looked_up(one.source.alias, field.name) for field in one.table.fields):
+                other = str(stream) if stream.field(name) is not None else taken.get((stream.name, name))
+                if other is not None:
                     raise self._scope.text.error(
-                        f"{name!r} is a column of {stream}; give the table another alias", one.node
+                        f"{name!r} is a column of {other}; give the table another alias", one.node
                     )
+                taken[stream.name, name] = str(one.table)
 
     def split(self, predicates: Sequence[Expr]) -> tuple[Expr, ...]:
         """Take the conditions on primary keys out of a query's conditions, and return the others.
@@ -196,6 +198,12 @@ class Lookups:
                 key = ", ".join(one.table.primary_key)
                 raise self._scope.text.error(
                     f"the topic of {one.table} is partitioned by its primary key ({key}), not by {column.name}",
+                    node or one.node,
+                )
+            if one is not None and column.type is not columns[0].type:
+                raise self._scope.text.error(
+                    f"PARTITION BY columns must have one type, since keys are compared as bytes: {column.alias}."
+                    f"{column.name} is {column.type}, and {columns[0].alias}.{columns[0].name} is {columns[0].type}",
                     node or one.node,
                 )
         return tuple(column for column in columns if column.alias not in self._of)

@@ -107,7 +107,7 @@ class SourceFile:
         """
         if isinstance(stream, Stream) and stream.timestamp is None:
             raise UsageError(
-                f"stream '{stream.name}' takes the Kafka record's timestamp, which a file does not have: "
+                f"{stream} takes the Kafka record's timestamp, which a file does not have: "
                 f"declare a field with timestamp = '...'"
             )
         self.stream = stream

@@ -33,13 +33,16 @@ from schemas.query import (
     Expr,
     Field,
     InList,
+    IsNull,
     Literal,
+    Or,
     Stream,
     Type,
 )
 from services.formats.records import RecordDecoder, TopicRecords
 
 _ENDS_ROW, _ENDS_ROW_OF_DEBEZIUM = "-", "d"
+_IN_FILES = ("+", _ENDS_ROW)
 _VERSIONS_OF_DEBEZIUM = ("c", "u", "r", _ENDS_ROW_OF_DEBEZIUM)
 _WRAPPED = b'{"schema"'
 """How JSON of Kafka Connect begins when it has its schema beside it: {"schema": {...}, "payload": {...}}."""
@@ -59,6 +62,11 @@ def versions_of(table: Stream, decoded: Decoded, raw: Callable[[int], bytes], *,
         ended: the operation that ends a row.
     """
     batch = decoded.batch
+    if ended == _ENDS_ROW and OP_KEY in batch.columns:
+        known = InList(_OPERATION, tuple(Literal(one, Type.STRING) for one in _IN_FILES), False)
+        other = ~_where(batch, Or((known, IsNull(_OPERATION, negated=False))))
+        decoded = without(decoded, other, f"'{OP_KEY}' is neither '+' nor '-'", raw)
+        batch = decoded.batch
     gone = batch.columns.get(GONE)
     if gone is None:
         gone = Column(Type.BOOLEAN, np.zeros(len(batch), np.bool_))

@@ -62,6 +62,7 @@ class InputLane:
         self._positions = positions or {}
         self._kept = kept or {}
         self.streams = tuple(stream for stream in query.streams() if stream.topic == key[0])
+        self._joined = [stream.name for stream in query.joined_streams()]
         self.position = start.offset
         self.replay_end = start.replay_end
         self.retained: deque[RecordBatch] = deque()
@@ -227,7 +228,11 @@ class InputLane:
             # Before the first push the engine knows no offset.
             from_start = horizon < self._floor or point.offset <= start.offset
             offset, max_ts = (start.offset, start.max_ts) if from_start else (point.offset, point.max_ts)
-            floors = needed_floors(self._floors[ordinal], offset, horizon if self._time_windowed[ordinal] else 0)
+            known_from = horizon if self._time_windowed[ordinal] else 0
+            if stream.is_table:
+                # What held from where the task was then is older than every tuple that can be looked up again.
+                known_from = min(map(engine.horizon, self._joined))
+            floors = needed_floors(self._floors[ordinal], offset, known_from)
             out.append(StreamPoint(offset, max_ts, floors))
         return tuple(out)
 

@@ -60,6 +60,10 @@ class TaskEngine(Protocol):
         """Restore a partition's clock before a replay."""
         ...
 
+    def take_versions(self) -> int:
+        """In a replay behind a snapshot: let the versions of tables' rows before `cut` hold that have been read."""
+        ...
+
     def set_idle(self, stream: str, partition: int, idle: bool) -> None:
         """Exclude a silent partition from the watermark, or include it again."""
         ...

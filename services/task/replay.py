@@ -68,6 +68,7 @@ def replay(context: TaskContext, inbox: Inbox, alignment: Alignment, stopped: Ca
             if lane.waits_for or (isinstance(item, Arrival) and item.lane == key):
                 replayed += _replay_retained(context, lane)
         if engine.pending_tuples > min(alignment.most_pending, PENDING_TUPLES):
+            engine.take_versions()
             cut = min(engine.watermark(), recovery.cut, _limit(context))
             if cut > engine.cut:
                 engine.advance(cut)

@@ -44,7 +44,7 @@ from services.process import memory
 from services.process.fingerprint import fingerprint
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
-from services.process.settings import Guarantee, Placement, WorkerSettings
+from services.process.settings import Guarantee, Placement, Start, WorkerSettings
 from services.process.tracing import open_traces
 from services.program.distributed_migrations import missing_reports
 from services.recovery.committed_offsets import read_commits
@@ -108,6 +108,7 @@ class Worker:
             refusals.check(None, refusals.GROUP, *settings.refusable())
         else:
             _check_query(query)
+            _check_start(query, settings)
             self._encoders.check(query)
             if len(query.sources) == 1:
                 settings = replace(settings, placement=Placement.FUSED)  # it has one operator
@@ -616,6 +617,17 @@ def _check_query(query: Query) -> None:
     check_partition_by(query)
     if query.sink in {stream.topic for stream in query.streams()}:
         raise UsageError(f"query writes to {query.sink!r}, which it also reads")
+
+
+def _check_start(query: Query, settings: WorkerSettings) -> None:
+    """Raise UsageError for a topic that would have to be read from its beginning and from its end."""
+    tables = {stream.topic: stream for stream in query.streams() if stream.is_table}
+    for stream in query.joined_streams():
+        if settings.start is Start.LATEST and stream.topic in tables:
+            raise UsageError(
+                f"--from latest does not go with {stream} and {tables[stream.topic]} in one topic: a table's is read "
+                "from its beginning"
+            )
 
 
 def _as_weir_error(error: BaseException) -> WeirError:

@@ -151,6 +151,34 @@ def test_a_read_of_old_versions_again_keeps_their_times() -> None:
     assert engine.horizon("t") == 0
 
 
+def test_a_read_of_a_long_table_again_takes_no_memory_for_what_is_superseded() -> None:
+    """Behind a snapshot's cut nothing is processed; versions hold as they are read, up to what may be preceded."""
+    engine = Engine(KEPT, partitions={"a": [0], "t": [0]})
+    a, t = KEPT.streams()
+    engine.restore(1000, [])
+    for begin in range(0, 1200, 100):
+        engine.push(
+            "t", 0, to_batch(t, rows("|".join(f"{begin + n} k={n % 7} v={begin + n}" for n in range(100)))), floor=0
+        )
+        engine.take_versions()
+        assert engine.pending_tuples <= max(100, begin - 800)
+    engine.push("a", 0, to_batch(a, rows("1001 k=0 | 1100 k=5 | 1198 k=1")))
+    assert [row["T.v"] for row in to_rows(engine.advance())] == [1000, 1096]
+
+
+def test_a_version_of_the_future_does_not_move_silent_streams() -> None:
+    engine = Engine(KEPT, partitions={"a": [0], "t": [0]})
+    a, t = KEPT.streams()
+    engine.push("a", 0, to_batch(a, rows("10 k=1 v=1")))
+    engine.push("t", 0, to_batch(t, rows("5 k=1 v=5 | 86400000 k=1 v=6")))
+    for name in ("a", "t"):
+        engine.set_idle(name, 0, True)
+    engine.advance()
+    assert not engine.push("a", 0, to_batch(a, rows("20 k=1 v=2"))).late.any()
+    engine.close("a", 0)
+    assert [row["T.v"] for row in to_rows(engine.advance(100))] == [5, 5]
+
+
 @pytest.mark.parametrize("sweeps", [False, True])
 def test_the_state_is_a_version_per_row(sweeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that are only asked for, and rows that have ended, take nothing."""

@@ -163,6 +163,25 @@ ERRORS = [
         "PARTITION",
         "is partitioned by its primary key (a, b), not by a",
     ),
+    (
+        f"SELECT O.k FROM orders O {HOUR} EXCEPT rates FOR SYSTEM_TIME AS OF O._ts AS T ON T.cur = O.cur",
+        RATES,
+        "no tables in topics",
+    ),
+    (
+        "CREATE TABLE u (k BIGINT PRIMARY KEY, \"b.c\" BIGINT) WITH (topic = 'u'); "
+        "CREATE TABLE v (k BIGINT PRIMARY KEY, c BIGINT) WITH (topic = 'v'); "
+        f"SELECT S.k FROM ships S {HOUR}, u FOR SYSTEM_TIME AS OF S._ts AS a, "
+        'v FOR SYSTEM_TIME AS OF S._ts AS "a.b" WHERE a.k = S.k AND "a.b".k = S.k',
+        'v FOR SYSTEM_TIME AS OF S._ts AS "a.b"',
+        "'a.b.c' is a column of table 'u'",
+    ),
+    (
+        "CREATE TABLE w (k TIMESTAMP PRIMARY KEY) WITH (topic = 'w'); "
+        f"SELECT S.k FROM ships S {HOUR}, w FOR SYSTEM_TIME AS OF S._ts AS W WHERE W.k = S.k PARTITION BY S.k, W.k",
+        "PARTITION",
+        "PARTITION BY columns must have one type",
+    ),
     ("CREATE TABLE t (a BIGINT) WITH (topic = 't')", "t", "needs a key, which tells its rows apart"),
     ("CREATE TABLE t (a BIGINT PRIMARY KEY) WITH (path = 't')", "PRIMARY KEY", "have no keys"),
     ("CREATE TABLE t (a BIGINT PRIMARY KEY, b BIGINT KEY) WITH (topic = 't')", "KEY) WITH", "write PRIMARY KEY"),
