@@ -159,6 +159,15 @@ class Stream:
         """Whether its records are versions of a table's rows."""
         return bool(self.primary_key)
 
+    @property
+    def in_log_order(self) -> bool:
+        """Whether versions of rows hold in the order of the log, though a time may be less than the one before it.
+
+        So it is with the changes of a database. The time of a snapshot is that of its beginning as a transaction, and
+        changes that were made just before are behind it in the log.
+        """
+        return self.format in ENVELOPES
+
     def __str__(self) -> str:
         """For messages: `stream 'rooms'`."""
         return f"{'table' if self.is_table else 'stream'} {self.name!r}"

@@ -226,12 +226,14 @@ def lookups(draw: st.DrawFn, sources: tuple[Source, ...]) -> tuple[Lookup, ...]:
         return ()
     for n in range(draw(st.integers(1, 2))):
         of, earlier = draw(st.sampled_from(streams)), list(found)
+        of_database = draw(st.booleans())
         table = Stream(
             name=f"V{draw(st.integers(0, n))}",
             fields=FIELDS,
             topic="V",
             timestamp="ts",
-            disorder_ms=draw(st.sampled_from([0, 2, 20])),
+            disorder_ms=0 if of_database else draw(st.sampled_from([0, 2, 20])),
+            format="debezium-json" if of_database else "json",
             primary_key=draw(st.sampled_from([("k",), ("s",), ("s", "k"), ("d",)])),
         )
         table = next((one.table for one in found if one.table.name == table.name), table)

@@ -367,13 +367,15 @@ def late(query: q.Query, rows: Rows) -> dict[str, list[Row]]:
 def with_lateness(stream: q.Stream, tuples: Sequence[Row]) -> list[tuple[Row, bool]]:
     """One partition's tuples in arrival order, each with whether it is late.
 
-    Late: more than the declared disorder behind the largest timestamp that arrived before it.
+    Late: more than the declared disorder behind the largest timestamp that arrived before it. Changes of a database's
+    rows are never late.
     """
     largest: int | None = None
     classified = []
     for row in tuples:
         ts = event_time(stream, row)
-        classified.append((row, largest is not None and ts < largest - stream.disorder_ms))
+        is_late = largest is not None and ts < largest - stream.disorder_ms
+        classified.append((row, is_late and not stream.format.startswith("debezium")))
         largest = ts if largest is None else max(largest, ts)
     return classified
 

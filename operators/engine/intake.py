@@ -77,6 +77,7 @@ class _Partition:
     def __init__(self, stream: Stream) -> None:
         self.clock = PartitionClock(stream.disorder_ms)
         self.of_table = stream.is_table
+        self._in_log_order = stream.in_log_order
         self.chunks: list[_Chunk] = []
         self.marks: list[_Mark] = []
         self.next_offset = 0
@@ -127,7 +128,9 @@ class _Partition:
     ) -> tuple[Batch, LateRows]:
         """Return the versions of a table's rows with the times from which they hold, and which are late.
 
-        A late version holds from its partition's watermark on; one that the task has overtaken, from the cut on.
+        A late version holds from its partition's watermark on; one that the task has overtaken, from the cut on. Where
+        the order of the log counts, a version with a lower ts than one before it holds from that one's on, and is not
+        late.
 
         Args:
             before: the largest ts before them.
@@ -137,6 +140,8 @@ class _Partition:
             seen = np.maximum(np.maximum.accumulate(ts), before)
             reached = np.concatenate(([before], seen[:-1])) - self.clock.disorder_ms
             ts = np.where(late, np.maximum(reached, 0), ts)
+            if self._in_log_order:
+                late = np.zeros(len(ts), np.bool_)
         if floor is not None:
             return Batch(np.maximum(ts, floor), batch.columns), LateRows(late, np.zeros(len(ts), np.bool_))
         overtaken = ts < cut

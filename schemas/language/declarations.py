@@ -462,6 +462,8 @@ class _Options:
         """Refuse what changes of a database's rows do not need."""
         if "timestamp" in self._values:
             raise self._refused("timestamp", "is known: a change of a database's row has the database's time")
+        if "disorder" in self._values:
+            raise self._refused("disorder", "has no use: the topic has the changes in the database's order")
         if "schema" in self._values:
             raise self._refused("schema", "is in the registry, where Debezium puts it")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,18 @@ def test_a_late_version_holds_from_the_watermark_on() -> None:
     assert found(KEPT, **given) == [[None, None], [None, 5], [None, 3], [None, 3]]
     _, engine = run(KEPT, inputs(**given))
     assert engine.statistics().late == 1
+
+
+def test_changes_of_a_database_hold_in_the_order_of_the_log() -> None:
+    """Debezium gives the rows of its snapshot a later time than changes that it found while it began, which come behind
+    them: by time alone, a row stayed as it was in the snapshot until its next change."""
+    of_database = replace(JOINED.lookups[0].table, format="debezium-json", disorder_ms=0)
+    kept = replace(KEPT, lookups=(replace(KEPT.lookups[0], table=of_database),))
+    versions = "6 k=1 v=6 | 6 k=2 v=6 | 3 k=1 v=3 | 4 k=2 - | 5 k=1 v=5 | 9 k=3"
+    given = {"t": versions, "a": "4 k=1 | 6 k=1 | 7 k=2 | 8 k=1"}
+    assert found(kept, **given) == [[None, None], [None, 5], [None, None], [None, 5]]
+    _, engine = run(kept, inputs(**given))
+    assert engine.statistics().late == 0
 
 
 def test_a_version_that_an_idle_partition_brings_late_holds_from_the_cut_on() -> None:

@@ -174,6 +174,7 @@ def test_records_stay_in_order(kinds: list[tuple[str, int]]) -> None:
     ("options", "wrong"),
     [
         ("format = 'debezium-json', timestamp = 'at'", "option 'timestamp' is known"),
+        ("format = 'debezium-json', disorder = '1 SECOND'", "option 'disorder' has no use"),
         ("format = 'debezium-avro', schema = 'x.avsc'", "option 'schema' is in the registry"),
         ("format = 'debezium-xml'", "option 'format' is one of json, json-schema"),
     ],
