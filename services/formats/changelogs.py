@@ -47,6 +47,10 @@ _VERSIONS_OF_DEBEZIUM = ("c", "u", "r", _ENDS_ROW_OF_DEBEZIUM)
 _WRAPPED = b'{"schema"'
 """How JSON of Kafka Connect begins when it has its schema beside it: {"schema": {...}, "payload": {...}}."""
 
+_LEFT_OUT = "__debezium_unavailable_value"
+"""What Debezium writes for a value that PostgreSQL keeps apart from the row (TOAST) and that the change kept."""
+_HOW_TO_HAVE_ALL = "ALTER TABLE ... REPLICA IDENTITY FULL writes it, too"
+
 
 def with_operation(table: Stream) -> Stream:
     """A table as the lines of a file have it: with a column that says whether the row ends."""
@@ -178,6 +182,12 @@ class EnvelopeDecoder:
         known = tuple(Literal(one, Type.STRING) for one in _VERSIONS_OF_DEBEZIUM)
         other = ~_where(decoded.batch, InList(_OPERATION, known, False))
         decoded = without(decoded, other, "'op' is no change of a row: c, u, r or d", raw)
+        for field in self._table.fields:
+            if field.type is Type.STRING and not field.key:
+                column = ColumnRef("", field.name, Type.STRING)
+                absent = _where(decoded.batch, Compare("=", column, Literal(_LEFT_OUT, Type.STRING)))
+                reason = f"field {field.name!r} is a large value that the change leaves out: {_HOW_TO_HAVE_ALL}"
+                decoded = without(decoded, absent, reason, raw)
         return versions_of(self._table, replace(decoded, records=len(values)), raw, ended=_ENDS_ROW_OF_DEBEZIUM)
 
     def _by_form(
