@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import lzma
+import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,11 @@ from operators.engine.engine import Engine
 from schemas.avro.schema import parse_avro
 from schemas.columns import Batch
 from schemas.language.program import parse_program
+from services.broker.kafka_jars import KAFKA
 from services.formats.decoders import Decoders
 from tests.debezium.capture import CAPTURE, decoded
 from tests.debezium.changes import DECLARED, Commit, state_at
+from tests.debezium.connect import POM
 from tests.feeding import to_batch, to_rows
 from tests.services.formats.test_records import Records
 
@@ -32,6 +36,18 @@ PROBED = (
     "SELECT A.key AS key, A.ts AS ts, " + ", ".join(f"R.{name} AS {name}" for name in COLUMNS) + ", R._ts AS since "
     "FROM a A [RANGE 1 SECOND] LEFT JOIN accounts FOR SYSTEM_TIME AS OF A._ts AS R ON R.id = A.key"
 )
+
+
+def test_the_jars_beside_debezium_are_those_of_the_broker() -> None:
+    assert [version(POM, name) for name in ("kafka", "log4j")] == [
+        version(KAFKA.pom, name) for name in ("kafka", "log4j")
+    ]
+
+
+def version(pom: Path, name: str) -> str:
+    found = ElementTree.parse(pom).findtext(f"{{*}}properties/{{*}}{name}.version")
+    assert found
+    return found
 
 
 @functools.cache

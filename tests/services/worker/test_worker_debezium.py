@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from schemas.language.program import parse_program
+from schemas.query import Stream
 from tests.broker_fixture import Topics
 from tests.debezium import connect as debezium
 from tests.debezium.changes import DECLARED, ROWS_OF_WRITER, TABLE, Commit, Writers, state_at
 from tests.debezium.connect import Connect, connector, in_avro, in_json, topic_of
 from tests.debezium.postgres import Postgres
-from tests.worker_harness import FAR, Case, Feed, Reader, Row, Workers, assert_exact
+from tests.services.formats.test_changelogs import versions_of as decoded_versions
+from tests.services.formats.test_records import Records
+from tests.worker_harness import FAR, Case, Feed, Reader, Row, Workers, assert_exact, wait_for
 
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.slow,
     pytest.mark.skipif(bool(debezium.missing()), reason=debezium.missing() or "all is there"),
 ]
+
+MANUAL = Path(__file__).parents[3] / "ops" / "docs" / "formats.md"
+LARGE = "".join(f"{n * n:x}" for n in range(3000))
+"""Compressed, it is still larger than PostgreSQL puts beside other values."""
 
 QUERY = """
 CREATE STREAM orders (id BIGINT, account BIGINT, at TIMESTAMP)
@@ -142,3 +153,91 @@ def test_while_workers_and_the_connector_die(
     finally:
         writers.stop()
         connect.kill()
+
+
+def test_the_settings_in_the_manual(server: Postgres, topics: Topics, tmp_path: Path) -> None:
+    """And what it says of rows, types, large values and of a database that is silent but for Debezium's heartbeat."""
+    section = MANUAL.read_text().partition("## Changes of a database\n")[2].partition("\n## ")[0]
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL))
+    (query,) = parse_program(blocks["sql"]).queries
+    table = query.lookups[0].table
+    settings = dict(line.split("=", 1) for line in blocks["properties"].splitlines())
+    here = connector(server, "shop", "customers", {})
+    given = {key: here[key] for key in ("database.hostname", "database.port", "database.dbname")}
+    beat = {"heartbeat.interval.ms": "500", "heartbeat.action.query": "UPDATE customers SET name = 'beat' WHERE id = 0"}
+    session = server.session()
+    session.run(
+        "CREATE TABLE customers (id bigint PRIMARY KEY, name text, credit numeric(10, 2), joined timestamp)",
+        "INSERT INTO customers VALUES (1, NULL, 12.34, '2026-01-02 03:04:05.678901')",
+        "INSERT INTO customers VALUES (0), (2), (3)",
+        *(
+            line.strip()
+            for line in blocks["postgresql"].replace("shop", here["database.dbname"]).split(";")
+            if line.strip()
+        ),
+    )
+    connect = Connect(tmp_path / "connect", topics.bootstrap, {**settings, **given, **beat})
+    versions = Versions(topics.bootstrap, table)
+    try:
+        connect.start()
+        connect.wait_running()
+        versions.wait_for(3)
+        at = session.transaction(
+            [
+                f"UPDATE customers SET name = '{LARGE}' WHERE id = 2",
+                "DELETE FROM customers WHERE id = 3",
+                "UPDATE customers SET id = 4 WHERE id = 1",
+            ],
+            nullcontext(),
+        )
+        versions.wait_for(4)
+        session.run("UPDATE customers SET credit = 0.5 WHERE id = 2", "TRUNCATE customers")
+        session.run("ALTER TABLE customers REPLICA IDENTITY FULL", "INSERT INTO customers VALUES (0)")
+        session.run(f"INSERT INTO customers VALUES (5, '{LARGE}')")
+        session.run("UPDATE customers SET credit = 1 WHERE id = 5")
+        versions.wait_for(5, "credit", 1.0)
+        beats = len(versions.of(0))
+        wait_for(lambda: len(versions.of(0)) > beats + 1, "Debezium's heartbeat")
+    finally:
+        connect.kill()
+        session.close()
+    joined = 1767323045678
+    first, gone = versions.of(1)
+    assert first[1:] == (1, None, 12.34, joined, False)
+    assert gone == (at, 1, None, None, None, True)
+    assert versions.of(4) == [(at, 4, None, 12.34, joined, False)]
+    assert versions.of(2)[1:] == [(at, 2, LARGE, None, None, False)]
+    assert versions.of(3)[1:] == [(at, 3, None, None, None, True)]
+    assert [row[2:4] for row in versions.of(5)] == [(LARGE, None), (LARGE, 1.0)]
+    assert [letter.partition(":")[0] for letter in versions.letters] == [
+        "field 'name' is a large value that the change leaves out"
+    ]
+
+
+class Versions:
+    """What Weir reads of the topic of a table.
+
+    Attributes:
+        letters: why records are dead letters.
+    """
+
+    def __init__(self, bootstrap: str, table: Stream) -> None:
+        self.letters: list[str] = []
+        self._reader = Reader(bootstrap, table.topic)
+        self._table = table
+
+    def of(self, key: int) -> list[tuple[Any, ...]]:
+        """The versions of a row: their times, columns, and whether the row ends."""
+        records = self._reader.poll()
+        found = decoded_versions(self._table, Records([one.value for one in records], [one.key for one in records]))
+        self.letters = [one for one in found if isinstance(one, str)]
+        return [one for one in found if isinstance(one, tuple) and one[1] == key]
+
+    def wait_for(self, key: int, column: str = "id", value: Any = None) -> None:
+        """Wait for a row, or for one with a value."""
+        names = [field.name for field in self._table.fields]
+
+        def there() -> bool:
+            return any(value in (None, row[1 + names.index(column)]) for row in self.of(key))
+
+        wait_for(there, lambda: f"row {key} in {self._table.topic}")
