@@ -106,6 +106,11 @@ class SourceFile:
             UsageError: its name tells no format, or the stream has no timestamp field.
         """
         if isinstance(stream, Stream) and stream.timestamp is None:
+            if stream.in_log_order:
+                raise UsageError(
+                    f"{stream} is read from a topic, where Debezium describes its changes; for a file, declare it "
+                    f"without that format, and a field with timestamp = '...'"
+                )
             raise UsageError(
                 f"{stream} takes the Kafka record's timestamp, which a file does not have: "
                 f"declare a field with timestamp = '...'"

@@ -217,6 +217,14 @@ def test_reserved_output_and_stream_without_timestamp(folder: Path, weir: Weir) 
     code, _, err = weir("run", "q.sql", "--source", "untimed=t.jsonl")
     assert code == 2
     assert "takes the Kafka record's timestamp, which a file does not have" in err
+    Path("q.sql").write_text(
+        "CREATE STREAM s (k BIGINT, at TIMESTAMP) WITH (timestamp = 'at');"
+        "CREATE TABLE c (id BIGINT PRIMARY KEY) WITH (topic = 'c', format = 'debezium-json');"
+        "SELECT S.k FROM s S [RANGE 1 SECOND], c FOR SYSTEM_TIME AS OF S._ts AS C WHERE C.id = S.k"
+    )
+    code, _, err = weir("run", "q.sql", "--source", "s=t.jsonl", "--source", "c=t.jsonl")
+    assert code == 2
+    assert "table 'c' is read from a topic, where Debezium describes its changes" in err
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,9 @@ def test_while_workers_and_the_connector_die(
 def test_the_settings_in_the_manual(server: Postgres, topics: Topics, tmp_path: Path) -> None:
     """And what it says of rows, types, large values and of a database that is silent but for Debezium's heartbeat."""
     section = MANUAL.read_text().partition("## Changes of a database\n")[2].partition("\n## ")[0]
-    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL))
+    blocks: dict[str, str] = {}
+    for kind, text in re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL):
+        blocks[kind] = blocks.get(kind, "") + text
     (query,) = parse_program(blocks["sql"]).queries
     table = query.lookups[0].table
     settings = dict(line.split("=", 1) for line in blocks["properties"].splitlines())
@@ -205,6 +207,7 @@ def test_the_settings_in_the_manual(server: Postgres, topics: Topics, tmp_path: 
     first, gone = versions.of(1)
     assert first[1:] == (1, None, 12.34, joined, False)
     assert gone == (at, 1, None, None, None, True)
+    assert set(versions.keys()) == {b"%d" % number for number in range(6)}
     assert versions.of(4) == [(at, 4, None, 12.34, joined, False)]
     assert versions.of(2)[1:] == [(at, 2, LARGE, None, None, False)]
     assert versions.of(3)[1:] == [(at, 3, None, None, None, True)]
@@ -232,6 +235,10 @@ class Versions:
         found = decoded_versions(self._table, Records([one.value for one in records], [one.key for one in records]))
         self.letters = [one for one in found if isinstance(one, str)]
         return [one for one in found if isinstance(one, tuple) and one[1] == key]
+
+    def keys(self) -> list[bytes | None]:
+        """The keys of all records."""
+        return [record.key for record in self._reader.poll()]
 
     def wait_for(self, key: int, column: str = "id", value: Any = None) -> None:
         """Wait for a row, or for one with a value."""
