@@ -73,6 +73,8 @@ class Stage:
         """
         reached = self._reached(stream, partition, batch.ts)
         late: Mask = batch.ts < reached
+        if stream.in_log_order:
+            late = np.zeros(len(batch), np.bool_)
         if stream.is_table:
             versions = Batch(np.maximum(batch.ts, reached), batch.columns)
             return self._add_versions(stream, partition, versions, offsets, late, refused)

@@ -6,7 +6,9 @@ a value (a tombstone) ends the row of its key, at the record's own time. In a fi
 Debezium describes a change of a database's row by an *envelope*: `{"before": ..., "after": {...}, "op": "u", "source":
 {"ts_ms": ...}}`. The columns are those of `after`, and the time is `source.ts_ms`, the database's. Operations are `c`,
 `u` and `r` (a row read in a snapshot), which are versions, and `d`, which ends a row. Behind each `d` Debezium writes a
-tombstone, for Kafka's compaction; it says nothing more, and its time is the record's, so it is left out.
+tombstone, for Kafka's compaction. It ends the row, too: a reader that is behind may find only the tombstone. Its own
+time is when Debezium wrote it, not the database's. So it has the time 0, and holds from the change before it on
+(`Stream.in_log_order`).
 
 Source: Debezium's documentation of its PostgreSQL connector, "Data change events".
 """
@@ -155,7 +157,7 @@ class EnvelopeDecoder:
         self._table = table
         self._json = ENVELOPES[table.format] == "json"
         self._decoder_of = decoder_of
-        self._decoders: dict[tuple[bool, bool], RecordDecoder] = {(False, False): decoder_of(envelope(table))}
+        self._decoders: dict[_Forms, RecordDecoder] = {(False, False): decoder_of(envelope(table))}
 
     def decode(self, records: TopicRecords) -> Decoded:
         """Decode records.
@@ -169,7 +171,8 @@ class EnvelopeDecoder:
         for forms, chosen in self._by_form(values, records.keys()):
             if forms not in self._decoders:
                 self._decoders[forms] = self._decoder_of(envelope(self._table, *forms))
-            found.append(self._decoders[forms].decode(Chosen(records, chosen)))
+            decoded = self._decoders[forms].decode(Chosen(records, chosen))
+            found.append(_ended(self._table, decoded) if forms[0] is None else decoded)
             rows.append(np.flatnonzero(chosen))
         if not found:
             chosen = np.zeros(len(values), np.bool_)
@@ -190,30 +193,44 @@ class EnvelopeDecoder:
                 decoded = without(decoded, absent, reason, raw)
         return versions_of(self._table, replace(decoded, records=len(values)), raw, ended=_ENDS_ROW_OF_DEBEZIUM)
 
-    def _by_form(
-        self, values: Sequence[bytes | None], keys: Sequence[bytes | None]
-    ) -> Iterator[tuple[tuple[bool, bool], Mask]]:
-        """Which records have a value, by whether value and key have their schemas beside them."""
+    def _by_form(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Iterator[tuple[_Forms, Mask]]:
+        """Which records are of which forms."""
         wrapped, wrapped_key = (
             np.array([self._json and (one or b"").startswith(_WRAPPED) for one in raw], np.bool_)
             for raw in (values, keys)
         )
         there = np.array([value is not None for value in values], np.bool_)
-        for form in product((False, True), repeat=2):
-            chosen = there & (wrapped == form[0]) & (wrapped_key == form[1])
+        for value, key in product((False, True, None), (False, True)):
+            chosen = (~there if value is None else there & (wrapped == value)) & (wrapped_key == key)
             if chosen.any():
-                yield (form[0], form[1]), chosen
+                yield (value, key), chosen
 
 
 def _no_record(row: int) -> bytes:
     return b""
 
 
-def envelope(table: Stream, value_wrapped: bool = False, key_wrapped: bool = False) -> Stream:
+_Forms = tuple[bool | None, bool]
+"""Whether a record's value, and its key, have their schemas beside them; of the value, None for a tombstone."""
+
+
+def _ended(table: Stream, decoded: Decoded) -> Decoded:
+    """Tombstones as changes that end rows."""
+    rows = np.zeros(len(decoded.batch), np.int64)
+    whole = _versions(table, decoded, gone=True).batch.columns
+    added = {
+        OP_KEY: Column.from_values([_ENDS_ROW_OF_DEBEZIUM], Type.STRING).take(rows),
+        SOURCE_TIME: Column.null(Type.TIMESTAMP).take(rows),
+    }
+    return replace(decoded, batch=Batch(rows, {**{field.name: whole[field.name] for field in table.fields}, **added}))
+
+
+def envelope(table: Stream, value_wrapped: bool | None = False, key_wrapped: bool = False) -> Stream:
     """Debezium's records of a table as a stream of nested records.
 
     Args:
-        value_wrapped, key_wrapped: whether values and keys are JSON with their schema beside it.
+        value_wrapped, key_wrapped: whether values and keys are JSON with their schema beside it; of values, None for
+            tombstones.
     """
     outside = ("payload",) if value_wrapped else ()
     outside_key = ("payload",) if key_wrapped else ()
@@ -225,6 +242,9 @@ def envelope(table: Stream, value_wrapped: bool = False, key_wrapped: bool = Fal
             return replace(field, path=(*outside_key, *field.place)) if outside_key else field
         return replace(field, path=(*outside, "after", *field.place))
 
+    if value_wrapped is None:
+        keys = keys_only(table)
+        return replace(keys, format=ENVELOPES[table.format], fields=tuple(map(placed, keys.fields)))
     added = (
         Field(OP_KEY, Type.STRING, (*outside, "op")),
         Field(SOURCE_TIME, Type.TIMESTAMP, (*outside, "source", "ts_ms")),

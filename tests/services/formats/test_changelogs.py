@@ -88,7 +88,7 @@ def with_schema(payload: Any) -> bytes:
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("wrapped_key", [False, True])
 def test_changes_of_a_databases_rows(wrapped: bool, wrapped_key: bool) -> None:
-    """A row that is read in a snapshot, inserted, changed, deleted; the tombstone behind says nothing."""
+    """A row that is read in a snapshot, inserted, changed, deleted; the tombstone behind has no time of its own."""
     table = table_of("id BIGINT PRIMARY KEY, name STRING, city STRING FROM 'address.city'", ENVELOPE)
     changes = [
         change("r", 1, 100, {"id": 1, "name": "a"}),
@@ -104,9 +104,20 @@ def test_changes_of_a_databases_rows(wrapped: bool, wrapped_key: bool) -> None:
         (200, 2, "b", "x", False),
         (300, 1, "c", None, False),
         (400, 2, None, None, True),
-        None,
+        (0, 2, None, None, True),
         "'op' is no change of a row: c, u, r or d",
         "timestamp field '_source_time' is missing or null, every record needs its event time",
+    ]
+
+
+def test_a_tombstone_whose_change_has_been_compacted() -> None:
+    """A reader that had the row before would keep it."""
+    table = table_of("id BIGINT PRIMARY KEY, name STRING", ENVELOPE)
+    values = [orjson.dumps(change("c", 1, 7, {"id": 1, "name": "a"})), None]
+    assert versions_of(table, Records(list(values), [b'{"id":1}'] * 2)) == [(7, 1, "a", False), (0, 1, None, True)]
+    assert versions_of(table, Records([None, None], [b'{"id":2}', None])) == [
+        (0, 2, None, True),
+        "the primary key (id) is NULL",
     ]
 
 
@@ -165,7 +176,7 @@ def test_changes_in_avro(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = [change("c", 1, 10, {"id": 1, "name": "a"}), change("d", 1, 20, None, {"id": 1, "name": "a"})]
     values = [frame(1, written, one) for one in changes]
     records = Records([*values, None], [frame(2, key, {"id": 1})] * 3)
-    assert versions_of(table, records, decoders) == [(10, 1, "a", False), (20, 1, None, True), None]
+    assert versions_of(table, records, decoders) == [(10, 1, "a", False), (20, 1, None, True), (0, 1, None, True)]
 
 
 @examples(100)

@@ -204,13 +204,14 @@ def test_the_settings_in_the_manual(server: Postgres, topics: Topics, tmp_path: 
         connect.kill()
         session.close()
     joined = 1767323045678
-    first, gone = versions.of(1)
+    first, gone, tombstone = versions.of(1)
     assert first[1:] == (1, None, 12.34, joined, False)
     assert gone == (at, 1, None, None, None, True)
+    assert tombstone == (0, 1, None, None, None, True)
     assert set(versions.keys()) == {b"%d" % number for number in range(6)}
     assert versions.of(4) == [(at, 4, None, 12.34, joined, False)]
     assert versions.of(2)[1:] == [(at, 2, LARGE, None, None, False)]
-    assert versions.of(3)[1:] == [(at, 3, None, None, None, True)]
+    assert versions.of(3)[1:] == [(at, 3, None, None, None, True), (0, 3, None, None, None, True)]
     assert [row[2:4] for row in versions.of(5)] == [(LARGE, None), (LARGE, 1.0)]
     assert [letter.partition(":")[0] for letter in versions.letters] == [
         "field 'name' is a large value that the change leaves out"
