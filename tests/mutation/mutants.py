@@ -29,6 +29,7 @@ from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK
 from tests.mutation.groups import GROUPS
 from tests.mutation.juggler import JUGGLER, JUGGLER_FEEDBACK
+from tests.mutation.lookups import LOOKUPS
 from tests.mutation.memory import MEMORY
 from tests.mutation.repeats import REPEATS
 from tests.mutation.spill import SPILL
@@ -574,6 +575,7 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in JUGGLER_FEEDBACK.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in LOOKUPS.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in REPEATS.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILLING.items() for mutant in _of(file, *changes)),

@@ -20,6 +20,7 @@ from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK, tests_of
 from tests.mutation.groups import GROUPS, GROUPS_TESTS
 from tests.mutation.juggler import JUGGLER_TESTS
+from tests.mutation.lookups import LOOKUPS_TESTS
 from tests.mutation.memory import MEMORY_TESTS
 from tests.mutation.mutants import Mutant
 from tests.mutation.repeats import REPEATS_TESTS
@@ -122,6 +123,7 @@ for _tests_of_files in (
     dict.fromkeys(PLACED, _DISTRIBUTED)
     | {"distributed/feedback/payoff.py": ["distributed/test_payoff.py"]}
     | {file: ["state/test_numbered.py", *_DISTRIBUTED] for file in ("engine/numbered.py", "state/numbered.py")},
+    LOOKUPS_TESTS,
     REPEATS_TESTS,
     SPILL_TESTS,
     SPILLING_TESTS,

@@ -207,8 +207,8 @@ def test_the_state_is_a_version_per_row(sweeps: bool, monkeypatch: pytest.Monkey
         before = dict(known)
         for key, text, ended in zip(keys.tolist(), texts, gone.tolist(), strict=True):
             known.pop(key, None) if ended else known.update({key: text})
-        asked = rng.integers(0, 60, 25)
-        late = rng.integers(0, 2, 25)
+        asked = np.concatenate((rng.integers(0, 60, 25), rng.integers(100, 100_000, 25)))
+        late = rng.integers(0, 2, 50)
         found = kept.find([Column(Type.BIGINT, asked)], epoch - late)
         wanted = [(before if old else known).get(key) for key, old in zip(asked.tolist(), late.tolist(), strict=True)]
         assert kept.gather("s", found).to_values() == wanted
