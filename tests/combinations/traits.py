@@ -86,7 +86,7 @@ def case_with(draw: st.DrawFn, traits: frozenset[str]) -> Case:
     if Feature.EXCEPT in traits:
         simple = st.one_of(subtractions(), busy_subtractions())
     else:
-        simple = cases(most_aliases=4)
+        simple = cases(most_aliases=4, looks_up=False)
     case = _as_streams(draw(simple.filter(lambda case: len(case.query.sources) >= needed)))
     sources = list(case.query.sources)
     if REPEATS in traits:

@@ -49,7 +49,7 @@ def small_sweeps() -> Iterator[None]:
 
 def joins(most_aliases: int = 4) -> st.SearchStrategy[Case]:
     """Joins that can be taken apart."""
-    return cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1)
+    return cases(most_aliases=most_aliases, looks_up=False).filter(lambda case: len(case.query.sources) > 1)
 
 
 def decomposable() -> st.SearchStrategy[Case]:
