@@ -43,8 +43,8 @@ MUTANTS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "stage": (
         "join",
         (
-            ("return ts < before - stream.disorder_ms", "return ts <= before - stream.disorder_ms"),
-            ("return ts < before - stream.disorder_ms", "return ts < before"),
+            ("late: Mask = batch.ts < reached", "late: Mask = batch.ts <= reached"),
+            ("return np.maximum(before - stream.disorder_ms, 0)", "return np.maximum(before, 0)"),
             ("np.maximum(before[0], np.maximum.accumulate(ts[:-1]), out=before[1:])", "before[1:] = before[0]"),
             ("kept = ~late if refused", "kept = late | True if refused"),
         ),

@@ -116,7 +116,7 @@ def test_topics_of_a_group(clients: KafkaClients, topics: Topics) -> None:
     assert admin.exists(made.history)
     assert not admin.exists(f"{made.control}-of-nobody")
     names = ("control", "statistics", "history", "feedback", "spills", "members", "transactions", "decisions")
-    expected = ControlTopics(*(f"weir-alarms.{name}" for name in names))
+    expected = ControlTopics(*(f"weir-alarms.{name}" for name in (*names, "repeats")))
     assert ControlTopics.of("weir-alarms") == expected
     assert admin.exists(admin.feedback(group, -1))
     assert ControlTopics.of("a/b") != ControlTopics.of("a_b")

@@ -64,9 +64,9 @@ def test_results_equal_the_oracle(
     reader = Reader(case.bootstrap, case.sink)
     worker = workers.start(case, *options).wait_running()
     for part in range(3):
+        seen = 0 if part == 0 else len(reader.poll())
         send(feed, chance, 100 * part, 100)
         if part < 2:
-            seen = len(reader.poll())
             wait_for(lambda seen=seen: len(reader.poll()) > seen, "more results")
             worker.kill()
             worker = workers.start(case, *options).wait_running()
