@@ -24,8 +24,11 @@ from tests.torture.scenario import Scenario
 Place = tuple[str, int, int]
 """Stream, partition, offset."""
 
-Log = Mapping[tuple[str, int], Sequence[tuple[int, bytes | None]]]
-"""The contents of the input topics: offsets and values by stream and partition."""
+Content = tuple[bytes | None, bytes | None]
+"""The key and the value of a record."""
+
+Log = Mapping[tuple[str, int], Sequence[tuple[int, Content]]]
+"""The contents of the input topics: offsets, keys and values by stream and partition."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Expected:
     """Results by sink, and the late and dead-letter records by stream, partition and offset."""
 
     results: dict[str, Counter[str]] = field(default_factory=dict)
-    late: dict[Place, bytes] = field(default_factory=dict)
+    late: dict[Place, bytes | None] = field(default_factory=dict)
     dead: dict[Place, tuple[bytes | None, str]] = field(default_factory=dict)
 
     def total(self) -> int:
@@ -65,18 +68,17 @@ class Truth:
         self.scenario = scenario
         self.prefix = prefix
         self.rows: dict[str, list[list[Row]]] = {
-            f"s{alias.lower()}": [[] for _ in range(scenario.count(alias))] for alias in scenario.aliases
+            f"s{alias.lower()}": [[] for _ in range(scenario.count(alias))] for alias in scenario.inputs
         }
         self.expected = Expected()
-        self._places: dict[tuple[str, int], list[tuple[int, bytes]]] = defaultdict(list)
-        by_value = {record.value: record for record in known}
+        self._places: dict[tuple[str, int], list[tuple[int, bytes | None]]] = defaultdict(list)
+        by_content = {(record.key, record.value): record for record in known}
         for (stream, partition), entries in sorted(log.items()):
-            for offset, value in entries:
-                record = by_value[value]
+            for offset, (key, value) in entries:
+                record = by_content[key, value]
                 if record.row is None:
                     self.expected.dead[stream, partition, offset] = (value, BAD[record.bad][1])
                 else:
-                    assert value is not None
                     self.rows[stream][partition].append(record.row)
                     self._places[stream, partition].append((offset, value))
         program = parse_program(scenario.text(prefix))

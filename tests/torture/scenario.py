@@ -37,6 +37,10 @@ OF_DIFFERENCE = ("jisc", "moving-state", "gms", "gpt")
 OF_DISTRIBUTED = ("moving-state", "hybmig-bsc", "jisc", "jisc", "auto")
 SPILLS = tuple(SPILL_STRATEGIES)
 ALIASES = "ABCD"
+TABLE = "T"
+"""The alias of the table in a topic in which the tuples of A are looked up."""
+LOOKING_UP = ("join", "partitioned", "migrate", "budget", "aggregate", "rows")
+"""The kinds of queries that may look up a table."""
 COLUMNS = "n BIGINT, k BIGINT, v BIGINT, x DOUBLE, s STRING, at TIMESTAMP"
 
 
@@ -56,6 +60,8 @@ class Scenario:
     Attributes:
         seed: what it was drawn from.
         windows: as written in the query, per stream.
+    table: whether the tuples of A are looked up in a table in a topic.
+    repeats_ms: tuples with equal `v` within this time are dropped as repeats; 0 keeps them.
         edges: pairs of streams that an equality joins, with the column on both sides.
         rate: tuples per second of each stream.
         keys: how many values the joined columns have.
@@ -99,6 +105,8 @@ class Scenario:
     clock: bool
     brokers: int
     faults: tuple[Fault, ...]
+    table: bool = False
+    repeats_ms: int = 0
 
     def to_json(self) -> str:
         """The scenario as JSON, for people and for `from_json`."""
@@ -119,17 +127,26 @@ class Scenario:
         """One letter per stream."""
         return ALIASES[: self.streams]
 
+    @property
+    def inputs(self) -> str:
+        """One letter per topic of the input."""
+        return self.aliases + TABLE * self.table
+
     def count(self, alias: str) -> int:
         """How many partitions a stream's topic has at the end."""
         return self.partitions + sum(f.kind == "topic-grows" and f.args["alias"] == alias for f in self.faults)
 
     def declarations(self, prefix: str) -> str:
-        """CREATE STREAM for every stream."""
+        """CREATE STREAM for every stream, and CREATE TABLE for the table."""
+        within = f",\n  deduplicate = 'v', deduplicate_within = '{self.repeats_ms} MILLISECONDS'"
+        disorder = f"timestamp = 'at', disorder = '{self.disorder_ms} MILLISECONDS'"
+        columns = "k BIGINT PRIMARY KEY, n BIGINT, w BIGINT, at TIMESTAMP"
+        table = f"CREATE TABLE st ({columns})\n  WITH (topic = '{prefix}.{TABLE}', "
         return "".join(
             f"CREATE STREAM s{alias.lower()} ({COLUMNS})\n  WITH (topic = '{prefix}.{alias}', format = 'json', "
-            f"timestamp = 'at', disorder = '{self.disorder_ms} MILLISECONDS');\n"
+            f"{disorder}{within if self.repeats_ms else ''});\n"
             for alias in self.aliases
-        )
+        ) + (f"{table}{disorder});\n" if self.table else "")
 
     def text(self, prefix: str) -> str:
         """The query file, or the first one of a group; topics begin with `prefix`."""
@@ -194,7 +211,9 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         options += ["--memory", rng.choice(["1KiB", "64KiB", "128KiB", "256KiB"])]
         if not group:
             options += ["--spill", rng.choice(SPILLS)]
-    selects = _selects(rng, base, streams, windows, edges, extra, partition_by, window_ms)
+    own = random.Random(f"{seed}/{kind}/tables and repeats")
+    table = base in LOOKING_UP and not placed and own.random() < 0.3
+    selects = _selects(rng, base, streams, windows, edges, extra, partition_by, window_ms, table)
     coordinator = base == "migrate" or (base in ("except", "aggregate", "rows") and rng.random() < 0.25)
     migrates = coordinator and (base != "except" or streams > 2)
     proxied, clock = rng.random() < 0.5, rng.random() < 0.2
@@ -247,6 +266,8 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         clock=clock,
         brokers=brokers,
         faults=tuple(wanted),
+        table=table,
+        repeats_ms=own.choice([0, 0, 0, window_ms // 2, 2 * window_ms]),
     )
 
 
@@ -299,6 +320,7 @@ def _selects(
     extra: tuple[str, ...],
     partition_by: bool,
     window_ms: int,
+    table: bool,
 ) -> dict[str, str]:
     """SELECT statements by the name of their sink; those of a group whose names begin with `r` are registered later."""
     aliases = ALIASES[:streams]
@@ -314,9 +336,16 @@ def _selects(
         return _group_selects(rng, streams, window_ms, edges, partition_by)
     froms = ", ".join(f"s{a.lower()} {a} [{window}]" for a, window in zip(aliases, windows, strict=True))
     conditions = [f"{aliases[a]}.{c} = {aliases[b]}.{c}" for a, b, c in edges] + list(extra)
+    if table:
+        version = f"st FOR SYSTEM_TIME AS OF A._ts AS {TABLE}"
+        if rng.random() < 0.5:
+            froms = froms.replace("]", f"] LEFT JOIN {version} ON {TABLE}.k = A.k", 1)
+        else:
+            froms += f", {version}"
+            conditions.append(f"{TABLE}.k = A.k")
     rng.shuffle(conditions)
     where = f"FROM {froms} WHERE {' AND '.join(conditions)}"
-    ends = f" PARTITION BY {', '.join(f'{a}.k' for a in aliases)}" if partition_by else ""
+    ends = f" PARTITION BY {', '.join(f'{a}.k' for a in aliases + TABLE * table)}" if partition_by else ""
     if base == "aggregate":
         last = aliases[-1]
         by = "A.k" if partition_by else rng.choice(["A.k", "A.s", "B.v"])
@@ -325,10 +354,15 @@ def _selects(
              "MEDIAN(A.v) AS middle", f"COUNT({last}.s) AS texts"],
             rng.randint(1, 3),
         )  # fmt: skip
+        found += [f"SUM({TABLE}.w) AS looked_up"] * table
         every = rng.choice([100, 250, 700])
         listed = ", ".join([f"{by} AS grouped", "COUNT(*) AS results", *found])
         return {"q": f"SELECT {listed} {where} GROUP BY {by} EMIT EVERY {every} MILLISECONDS{ends}"}
-    listed = ", ".join([f"{a}.n AS {a.lower()}" for a in aliases] + rng.choice([[], ["A.s AS s", "A.x AS x"]]))
+    listed = ", ".join(
+        [f"{a}.n AS {a.lower()}" for a in aliases]
+        + rng.choice([[], ["A.s AS s", "A.x AS x"]])
+        + [f"{TABLE}.w AS w", f"{TABLE}._ts AS since"] * table
+    )
     return {"q": f"SELECT {listed} {where}{ends}"}
 
 

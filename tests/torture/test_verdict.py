@@ -16,7 +16,7 @@ from tests import oracle
 from tests.faults.workload import canonical
 from tests.torture import trial
 from tests.torture.data import closing, records
-from tests.torture.expected import Truth, changes, combinations, stays
+from tests.torture.expected import Content, Truth, changes, combinations, stays
 from tests.torture.report import table
 from tests.torture.scenario import Scenario, draw
 from tests.torture.verdict import wrong_rejected_records, wrong_results
@@ -34,10 +34,10 @@ def small(seed: int, kind: str) -> Scenario:
 def truth(scenario: Scenario) -> Truth:
     """The truth of an undisturbed log."""
     known = [*records(scenario), *closing(scenario)]
-    log: dict[tuple[str, int], list[tuple[int, bytes | None]]] = {}
+    log: dict[tuple[str, int], list[tuple[int, Content]]] = {}
     for record in known:
         entries = log.setdefault((f"s{record.alias.lower()}", record.partition), [])
-        entries.append((len(entries), record.value))
+        entries.append((len(entries), (record.key, record.value)))
     return Truth(scenario, "t", known, log)
 
 

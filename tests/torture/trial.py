@@ -17,7 +17,7 @@ from typing import Any
 from tests.faults.trial import read_topic
 from tests.torture import verdict
 from tests.torture.cluster import Attached, Cluster
-from tests.torture.expected import Truth
+from tests.torture.expected import Content, Truth
 from tests.torture.faults import inject
 from tests.torture.scenario import Fault, Scenario
 from tests.torture.verdict import Violation
@@ -175,15 +175,15 @@ def _until_quiet(world: World, count: int) -> None:
     world.until(quiet, "no results are pending")
 
 
-def _log(world: World) -> dict[tuple[str, int], list[tuple[int, bytes | None]]]:
+def _log(world: World) -> dict[tuple[str, int], list[tuple[int, Content]]]:
     """The contents of the input topics, with the records that retention has deleted."""
-    held: dict[tuple[str, int], dict[int, bytes | None]] = defaultdict(dict)
+    held: dict[tuple[str, int], dict[int, Content]] = defaultdict(dict)
 
     def read() -> bool:
-        for alias in world.scenario.aliases:
+        for alias in world.scenario.inputs:
             topic = f"{world.prefix}.{alias}"
             for record in read_topic(world.client, topic, "read_uncommitted"):
-                held[world.stream(topic), record.partition][record.offset] = record.value
+                held[world.stream(topic), record.partition][record.offset] = (record.key, record.value)
         # A broker that its peers had isolated may still believe that it leads a partition, and report an earlier end.
         written = {place: max(entries) for place, entries in world.delivered.items() if entries}
         return all(max(held[place], default=-1) >= last for place, last in written.items())
@@ -238,7 +238,7 @@ def _keep(world: World, judged: verdict.Judge, target: Path) -> Path:
         kept = target / f"segments-{node.number}"
         for folder in (node.folder / "log").glob("*"):
             ours = world.prefix in folder.name and not any(
-                folder.name.startswith(f"{world.prefix}.{alias}-") for alias in world.scenario.aliases
+                folder.name.startswith(f"{world.prefix}.{alias}-") for alias in world.scenario.inputs
             )
             if folder.is_dir() and (ours or folder.name.startswith(("__consumer_offsets-", "__transaction_state-"))):
                 (kept / folder.name).mkdir(parents=True)

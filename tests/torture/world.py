@@ -32,6 +32,7 @@ from services.registry.group_registry import drop_from_group, find_group
 from tests.torture.clock import Clock, library
 from tests.torture.cluster import Attached, Cluster, mount_memory
 from tests.torture.data import Record, closing, records
+from tests.torture.expected import Content
 from tests.torture.scenario import Scenario
 from tests.worker_harness import CoordinatorProcess, MigrateProcess, WorkerProcess
 
@@ -86,7 +87,7 @@ class World:
         self.log: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.known: list[Record] = [*records(scenario), *closing(scenario)]
-        self.delivered: dict[tuple[str, int], dict[int, bytes | None]] = defaultdict(dict)
+        self.delivered: dict[tuple[str, int], dict[int, Content]] = defaultdict(dict)
         self.registered: dict[str, str] = {}
         self._select_of: dict[str, str] = {}
         # One change at a time, so that the last one in the registry is the last one here.
@@ -167,7 +168,7 @@ class World:
         """All partitions of the input."""
         return [
             TopicPartition(f"{self.prefix}.{alias}", partition)
-            for alias in self.scenario.aliases
+            for alias in self.scenario.inputs
             for partition in range(self.scenario.partitions + self.grown[alias])
         ]
 
@@ -175,7 +176,7 @@ class World:
 
     def _make_topics(self) -> None:
         replication = 3 if len(self.cluster.nodes) > 1 else 1
-        names = [f"{self.prefix}.{alias}" for alias in self.scenario.aliases]
+        names = [f"{self.prefix}.{alias}" for alias in self.scenario.inputs]
         for made in self.admin.create_topics(
             [NewTopic(name, self.scenario.partitions, replication) for name in names], operation_timeout=60
         ).values():
@@ -212,12 +213,17 @@ class World:
                 self.notes.append(f"the trial's own record was refused: {error}")
                 return
             place = (self.stream(str(message.topic())), int(message.partition() or 0))
-            self.delivered[place][int(message.offset() or 0)] = message.value() if record.value is not None else None
+            value = message.value() if record.value is not None else None
+            self.delivered[place][int(message.offset() or 0)] = record.key, value
 
         while not self.stopping.is_set():
             try:
                 topic = f"{self.prefix}.{record.alias}"
-                self._producer.produce(topic, record.value, partition=record.partition, on_delivery=delivered)
+                told: dict[str, Any] = {}
+                if record.key is not None and record.row is not None:
+                    # A record without a value ends its row at its timestamp.
+                    told = {"key": record.key, "timestamp": record.row["at"]}
+                self._producer.produce(topic, record.value, partition=record.partition, on_delivery=delivered, **told)
                 return
             except BufferError:
                 self._producer.poll(0.05)
