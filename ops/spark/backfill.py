@@ -150,7 +150,7 @@ def backfill_topics(
             stage_tables(stage, tables, query)
         check_beginning(query, ranges, span, stage)
         report = BackfillReport(intake)
-        report.notes += compaction_notes(stage)
+        report.notes += gap_notes(stage)
         if span.end is not None:
             history = History(stage.paths(), layout.copartitioned, span.begin, span.end)
             report.until = span.end
@@ -197,12 +197,12 @@ def _waiting(
     return [f"{', '.join(silent[:5])} hold no tuple yet, so no result is final; --to TIME answers up to a time anyway"]
 
 
-def compaction_notes(stage: Stage) -> list[str]:
-    """A note about each table of which Kafka has removed versions."""
+def gap_notes(stage: Stage) -> list[str]:
+    """A note about each table of which versions may be gone."""
     return [
-        f"table {name!r} lacks offsets: Kafka has compacted its topic, and a version that is gone counts as if it had "
-        "never been"
-        for name in sorted(stage.compacted)
+        f"table {name!r} lacks offsets: dead letters, ends of transactions, or versions that Kafka has "
+        "compacted, which count as if they had never been"
+        for name in sorted(stage.gaps)
     ]
 
 

@@ -43,13 +43,13 @@ class Stage:
     Attributes:
         tuples: how many were staged.
         late: by stream, how many were late.
-        compacted: tables of which offsets are missing.
+        gaps: tables of which offsets are missing.
     """
 
     def __init__(self, folder: Path, query: Query) -> None:
         self.tuples = 0
         self.late: dict[str, int] = {}
-        self.compacted: set[str] = set()
+        self.gaps: set[str] = set()
         self._writers: dict[str, _ColumnFile] = {}
         inputs: list[Stream | Table] = [*query.streams(), *query.tables()]
         for number, given in enumerate(inputs):
@@ -100,7 +100,7 @@ class Stage:
         if len(offsets):
             self._last[table.name, partition] = int(offsets[-1])
             if int(offsets[-1]) - last > len(offsets):
-                self.compacted.add(table.name)
+                self.gaps.add(table.name)
         self._write(table, partition, batch, offsets)
         return late
 

@@ -148,5 +148,5 @@ def test_an_audit_stages_the_capture_whole(tmp_path: Path) -> None:
         late = stage.add(table, 0, found.batch, found.rows)
         assert not late.any()
         assert stage.late[table.name] == 0
-        assert not stage.compacted
+        assert not stage.gaps
         assert stage.tuples == len(records)
