@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from schemas.errors import InvariantError
-from schemas.query import OP_KEY, Query
+from schemas.query import HEADERS, OP_KEY, Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,11 @@ def _members(found: Sequence[tuple[tuple[str, ...], int]]) -> tuple[Member, ...]
 def flat_members(names: Sequence[str]) -> tuple[Member, ...]:
     """Return the members of objects without others in them, in the order of their columns."""
     return tuple(Member(name, number) for number, name in enumerate(names))
+
+
+def value_members(query: Query) -> tuple[Member, ...]:
+    """Return the members of the values of records with a query's results: as `result_members`, without headers."""
+    return tuple(member for member in result_members(query) if member.name != HEADERS)
 
 
 def result_members(query: Query) -> tuple[Member, ...]:

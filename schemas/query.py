@@ -39,6 +39,9 @@ METADATA: dict[str, Type] = {
 """Names, in place of a field of the value, for what else a record of a topic has; and the types of such columns. A
 header is `_headers["name"]`. In files these are fields like any other."""
 
+HEADERS = "_headers"
+"""Beside naming a header of a record that is read, it is the object of a result whose members are its headers."""
+
 VALUE = "value"
 KEY = "key"
 
@@ -443,8 +446,16 @@ class Output:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Where it is in a result object: the keys on the way."""
-        return tuple(self.name.split(".")) if self.nested else (self.name,)
+        """Where it is in a result object: the keys on the way. The name of a header may have dots."""
+        if not self.nested:
+            return (self.name,)
+        first, rest = self.name.split(".", 1)
+        return (first, rest) if first == HEADERS else (first, *rest.split("."))
+
+    @property
+    def header(self) -> str | None:
+        """The name of the header that a record has it in, an alias `"_headers.trace-id"`; None for a value."""
+        return self.path[1] if self.path[0] == HEADERS else None
 
 
 OP_KEY = "_op"

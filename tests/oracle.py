@@ -66,7 +66,8 @@ def nested(query: q.Query, row: Row) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in row.items():
         inside = found
-        *around, last = name.split(".") if name in aliased else [name]
+        # The name of a header may have dots.
+        *around, last = name.split(".", 1 if name.startswith("_headers.") else -1) if name in aliased else [name]
         for step in around:
             inside = inside.setdefault(step, {})
         inside[last] = value

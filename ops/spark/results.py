@@ -53,7 +53,7 @@ def result_stream(query: Query, written: ResultFormat = JSON) -> Stream:
     renamed = written.format in ("avro", "protobuf")
     fields = []
     for output in query.outputs:
-        path = tuple(map(field_name, output.path)) if renamed else output.path
+        path = tuple(map(field_name, output.path)) if renamed and output.header is None else output.path
         fields.append(Field(output.name, type_of(output.expr), path))
     fields += [Field(OP_KEY, Type.STRING)] if query.subtracted else []
     fields.append(Field(TIMESTAMP_KEY, Type.TIMESTAMP))

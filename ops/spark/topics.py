@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,10 @@ from ops.spark.compare import FoundResults
 from ops.spark.results import result_stream
 from ops.spark.sources import RecordCounts
 from ops.spark.stage import Stage
-from schemas.columns import I64, Mask
+from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import BrokerError, StateError
 from schemas.messages.commits import Commit
-from schemas.query import Query
+from schemas.query import Query, Type
 from services.formats.decoders import Decoders
 from services.kafka.log_consumer import log_consumer
 from services.kafka.records import last_header
@@ -251,12 +251,20 @@ def read_results(clients: KafkaClients, query: Query, decoders: Decoders, sink: 
     Raises:
         BrokerError: Kafka or a schema registry does not answer.
     """
-    decoder = decoders.of(result_stream(query, query.result_format))
+    stream = result_stream(query, query.result_format)
+    headers = {output.name: output.header for output in query.outputs if output.header is not None}
+    decoder = decoders.of(replace(stream, fields=tuple(field for field in stream.fields if field.name not in headers)))
     wrong: list[str] = []
     for (topic, partition), messages in records(clients, ends_of(clients, lanes_of(clients, sink))):
-        offsets = np.array([message.offset() for message in messages], np.int64)
-        decoded = decoder.decode_values([message.value() for message in messages])
-        found.add(decoded.batch, partition, offsets[decoded.rows])
+        read = _Messages(partition, messages)
+        offsets, decoded = read.offsets(), decoder.decode_values(read.values())
+        columns = {**decoded.batch.columns}
+        for name, header in headers.items():
+            texts = read.headers(header)
+            raw = [texts[row] for row in decoded.rows.tolist()]
+            own = [None if text is None else text.decode(errors="replace") for text in raw]
+            columns[name] = Column.from_values(own, Type.STRING)
+        found.add(Batch(decoded.batch.ts, columns), partition, offsets[decoded.rows])
         wrong += [f"{topic}[{partition}] offset {offsets[dead.row]}: {dead.reason}" for dead in decoded.dead]
     return wrong
 

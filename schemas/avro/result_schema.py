@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from schemas.avro.schema import PRIMITIVES
-from schemas.members import Member, result_members
+from schemas.members import Member, value_members
 from schemas.query import OP_KEY, Query, Type, type_of
 
 TIMESTAMP_FIELD: Final = "_ts"
@@ -50,7 +50,7 @@ def value_schema(query: Query, record: str) -> str:
         record: the full name of the record.
     """
     types = [_nullable(type_of(output.expr)) for output in query.outputs]
-    fields = _fields(result_members(query), [*types, {"type": "string"}], record, set())
+    fields = _fields(value_members(query), [*types, {"type": "string"}], record, set())
     fields.append({"name": TIMESTAMP_FIELD, "type": _TIMESTAMP})
     if has_phase(query):
         fields.append({"name": PHASE_FIELD, **_nullable(Type.STRING)})

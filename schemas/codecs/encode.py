@@ -37,7 +37,8 @@ class Encoded:
         keys: the same number of records, the keys of results that have some.
         hashes: (n,) int64, by which the partition of each is chosen (`schemas.codecs.kernels.murmur`); None for
             records that all go to one partition.
-        missing: of keys, (n,) bool: which are none; None if all are there.
+        missing: of keys and headers, (n,) bool: which are none; None if all are there.
+        headers: names of headers, each with the same number of records, their texts.
     """
 
     data: bytes
@@ -45,6 +46,7 @@ class Encoded:
     keys: Encoded | None = None
     hashes: I64 | None = None
     missing: Mask | None = None
+    headers: tuple[tuple[str, Encoded], ...] = ()
 
 
 def check_output_names(query: Query) -> None:
@@ -76,7 +78,7 @@ def key_paths(query: Query) -> tuple[tuple[str, ...], ...] | None:
     """
     if query.aggregation is None:
         return None
-    named = {output.expr: output.path for output in reversed(query.outputs)}
+    named = {output.expr: output.path for output in reversed(query.outputs) if output.header is None}
     return tuple(
         named.get(group_column(k, type_of(expr)), (text_of(expr),)) for k, expr in enumerate(query.aggregation.group_by)
     )

@@ -15,7 +15,7 @@ import orjson
 from schemas.codecs.decoded import DeadLetter, Decoded
 from schemas.columns import I64
 from schemas.errors import DataError
-from schemas.members import Member, result_members
+from schemas.members import Member, value_members
 from schemas.query import Field, Path, Query, Type, type_of
 
 MAX_NESTING: Final = 50
@@ -153,7 +153,7 @@ def value_json_schema(query: Query, record: str) -> str:
         record: the title.
     """
     types = [_nullable(type_of(output.expr)) for output in query.outputs]
-    properties = _properties(result_members(query), [*types, {"type": "string"}])
+    properties = _properties(value_members(query), [*types, {"type": "string"}])
     required = [*properties, "_ts"]
     properties["_ts"] = {"type": "integer"}
     if query.aggregation is None and not query.subtracted:

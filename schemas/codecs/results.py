@@ -105,7 +105,7 @@ def _framed(number: int, found: Encoded) -> Encoded:
 
 @dataclass(frozen=True, slots=True)
 class TextKeys:
-    """The text of one column, not a DOUBLE; a record whose column is NULL has no key."""
+    """The text of one column, not a DOUBLE; a record whose column is NULL has no key. Headers are encoded so, too."""
 
     def encode(self, columns: Sequence[Column], rows: int) -> Encoded:
         """Encode one text per row."""
@@ -128,11 +128,13 @@ class ResultRecords:
         values: encodes their values.
         keys: encodes their keys; None if they have none.
         key: the columns in a key, which then decides the record's partition; None where keys are groups of aggregates.
+        headers: the headers of records: the name of each, and that of its column.
     """
 
     values: ValueEncoder = field(default_factory=JsonValues)
     keys: KeyEncoder | None = None
     key: tuple[str, ...] | None = None
+    headers: tuple[tuple[str, str], ...] = ()
 
     @property
     def upserts(self) -> bool:
@@ -140,12 +142,15 @@ class ResultRecords:
         return self.keys is not None and self.key is None
 
     def encode(self, batch: Batch, phase: str | None = None) -> Encoded:
-        """Encode results with their keys, if they have any.
+        """Encode results with their keys and headers, if they have any.
 
         Args:
             phase: what late results say of themselves.
         """
         found = self.values.encode(batch, phase)
+        if self.headers:
+            texts = [(name, TextKeys().encode([batch.columns[column]], len(batch))) for name, column in self.headers]
+            found = replace(found, headers=tuple(texts))
         if self.keys is None:
             return found
         if self.key is None:

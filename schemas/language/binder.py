@@ -32,6 +32,7 @@ from schemas.language.query_text import (
 )
 from schemas.members import members_of
 from schemas.query import (
+    HEADERS,
     ORDINAL,
     Array,
     ColumnRef,
@@ -46,6 +47,7 @@ from schemas.query import (
     Table,
     Type,
     Window,
+    type_of,
 )
 
 RESERVED_OUTPUTS = ("_ts", "_phase", "_op")
@@ -155,7 +157,8 @@ def _bind_query(
     key = _bind_key(key_node, outputs, aggregation is not None, text)
     result_format = bind_result_format(options_node, key, text)
     if result_format.format in ("avro", "protobuf"):
-        same = same_field(members_of([output.path for output in outputs]), as_json=result_format.format == "protobuf")
+        paths = [output.path for output in outputs if output.header is None]
+        same = same_field(members_of(paths), as_json=result_format.format == "protobuf")
         if same is not None:
             message = f"in {result_format.format} {same[0]!r} and {same[1]!r} would be one field; rename one with AS"
             raise text.error(message, items_node)
@@ -275,6 +278,8 @@ def _bind_key(node: Node | None, outputs: Sequence[Output], aggregating: bool, t
             raise text.error(f"KEY names outputs of the SELECT list, and none is called {name!r}{hint}", name_node)
         if name in found:
             raise text.error(f"KEY names {name!r} twice", name_node)
+        if known[name].header is not None:
+            raise text.error(f"{name!r} is a header; KEY takes outputs that are in the value", name_node)
         found[name] = known[name]
     return tuple(found.values())
 
@@ -437,10 +442,22 @@ def _bind_outputs(node: Tree[Token], scope: Scope) -> Iterator[Output]:
             if both is not None:
                 name = ".".join(both)
                 raise scope.text.error(f"{name!r} would be a value and an object; rename one with AS", item)
+            if path[0] == HEADERS and (wrong := _wrong_header(output)):
+                raise scope.text.error(wrong, item)
             seen.add(output.name)
             values.add(path)
             objects |= above
             yield output
+    if objects and all(path[0] == HEADERS for path in values):
+        raise scope.text.error("a result needs a value beside its headers", node)
+
+
+def _wrong_header(output: Output) -> str:
+    """What is wrong with an output that is called as headers are; empty if nothing is."""
+    if len(output.path) == 1:
+        return f"{output.name!r} has the headers of a result; name one, as in AS \"{HEADERS}.trace-id\""
+    kind = type_of(output.expr)
+    return "" if kind is Type.STRING else f"a header is a STRING; {output.name!r} is {kind}"
 
 
 def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:

@@ -36,7 +36,7 @@ from schemas.codecs.kernels.protobuf_writer import (
 )
 from schemas.codecs.results import read_only, write_records
 from schemas.columns import I64, U8, Batch, Column
-from schemas.members import Member, flat_members, result_members
+from schemas.members import Member, flat_members, value_members
 from schemas.query import Query, Type, type_of
 
 _TYPES: Final = {
@@ -58,7 +58,7 @@ def value_proto(query: Query, record: str) -> str:
     """
     types = [type_of(output.expr) for output in query.outputs]
     types += [Type.STRING] if query.subtracted else []
-    members = [*result_members(query), Member(TIMESTAMP_FIELD, len(types))]
+    members = [*value_members(query), Member(TIMESTAMP_FIELD, len(types))]
     members += [Member(PHASE_FIELD, len(types) + 1)] if has_phase(query) else []
     return _proto(record, members, [*types, Type.TIMESTAMP, Type.STRING])
 
@@ -104,7 +104,7 @@ class ProtobufValues:
 
     Attributes:
         number: of their schema.
-        members: how the columns are laid out (`schemas.members.result_members`); None for one field per column.
+        members: how the columns are laid out (`schemas.members.value_members`); None for one field per column.
     """
 
     number: int

@@ -202,7 +202,17 @@ class ProducerSink(Sink):
 
         A timestamp of 0 stands for the current time.
         """
-        confirmed = self._confirmed(lane, 1, written)
+        self._queue(lane, value, key, headers, self._confirmed(lane, 1, written), timestamp)
+
+    def _queue(
+        self,
+        lane: Lane,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        on_delivery: Callable[[KafkaError | None, Message], None],
+        timestamp: int = 0,
+    ) -> None:
         while True:
             try:
                 self._producer.produce(
@@ -212,7 +222,7 @@ class ProducerSink(Sink):
                     partition=lane[1],
                     headers=headers,
                     timestamp=timestamp,
-                    on_delivery=confirmed,
+                    on_delivery=on_delivery,
                 )
                 return
             except BufferError:
@@ -223,8 +233,15 @@ class ProducerSink(Sink):
     def _produce_results(self, topic: str, encoded: Encoded) -> list[RejectedRecord]:
         refused: list[RejectedRecord] = []
         values = _records(encoded)
-        keys = [None] * len(values) if encoded.keys is None else _keys(encoded.keys)
+        keys = [None] * len(values) if encoded.keys is None else _texts(encoded.keys)
+        headers = _headers(encoded, len(values)) if encoded.headers else None
         for partition, rows in self._partitions(topic, encoded).items():
+            if headers is not None:
+                chosen = range(len(values)) if rows is None else rows
+                self._produce_with_headers(
+                    (topic, partition), ((values[row], keys[row], headers[row]) for row in chosen), refused
+                )
+                continue
             pairs = zip(values, keys, strict=True) if rows is None else ((values[row], keys[row]) for row in rows)
             self._produce_to((topic, partition), pairs, refused)
         return refused
@@ -246,15 +263,12 @@ class ProducerSink(Sink):
         self, lane: Lane, pairs: Iterable[tuple[bytes, bytes | None]], refused: list[RejectedRecord]
     ) -> None:
         """Hand results to the producer's queue, in order; adds those that are too large to `refused`."""
-        topic = lane[0]
-        limit = self._topics.limits[topic] - HEADER_BYTES
+        limit = self._limit(lane[0])
         chunk: list[dict[str, Any]] = []
         for value, key in pairs:
             size = len(value) if key is None else len(value) + len(key)
             if size > limit:
-                why = f"result of {size} bytes, topic {topic!r} takes {limit}"
-                headers = (("reason", why.encode()), ("topic", topic.encode()))
-                refused.append(RejectedRecord(self._topics.dead, value, key, headers))
+                refused.append(self._too_large(lane[0], size, value, key))
                 continue
             chunk.append({"value": value} if key is None else {"value": value, "key": key})
             if len(chunk) == CHUNK_RECORDS:
@@ -262,6 +276,30 @@ class ProducerSink(Sink):
                 chunk = []
         if chunk:
             self._produce_chunk(lane, chunk)
+
+    def _produce_with_headers(
+        self, lane: Lane, records: Iterable[tuple[bytes, bytes | None, Headers]], refused: list[RejectedRecord]
+    ) -> None:
+        """As `_produce_to`, of results with headers, one call for each: the client takes no headers in batches."""
+        limit = self._limit(lane[0])
+        fine: list[tuple[bytes, bytes | None, Headers]] = []
+        for value, key, headers in records:
+            size = len(value) + len(key or b"") + sum(len(name.encode()) + len(text) for name, text in headers)
+            if size > limit:
+                refused.append(self._too_large(lane[0], size, value, key))
+            else:
+                fine.append((value, key, headers))
+        confirmed = self._confirmed(lane, len(fine), None) if fine else self._delivered
+        for row, (value, key, headers) in enumerate(fine, 1):
+            self._queue(lane, value, key, headers, confirmed if row == len(fine) else self._delivered)
+
+    def _limit(self, topic: str) -> int:
+        """How many bytes a record of a topic may have."""
+        return self._topics.limits[topic] - HEADER_BYTES
+
+    def _too_large(self, topic: str, size: int, value: bytes, key: bytes | None) -> RejectedRecord:
+        why = f"result of {size} bytes, topic {topic!r} takes {self._limit(topic)}"
+        return RejectedRecord(self._topics.dead, value, key, (("reason", why.encode()), ("topic", topic.encode())))
 
     def _produce_chunk(self, lane: Lane, chunk: list[dict[str, Any]]) -> None:
         todo = chunk
@@ -288,7 +326,7 @@ class ProducerSink(Sink):
         return delivery_error(error, what)
 
     def _produce_rejected(self, rejected: RejectedRecord) -> None:
-        limit = self._topics.limits[rejected.topic] - HEADER_BYTES
+        limit = self._limit(rejected.topic)
         value, headers = rejected.value, list(rejected.headers)
         key = rejected.key
         if rejected.size_bytes > limit:
@@ -348,11 +386,22 @@ def _records(encoded: Encoded) -> list[bytes]:
     return [data[begin : end - 1] for begin, end in itertools.pairwise(encoded.offsets.tolist())]
 
 
-def _keys(encoded: Encoded) -> list[bytes | None]:
+def _texts(encoded: Encoded) -> list[bytes | None]:
+    """The keys, or the texts of one header, of records; None where there is none."""
     found: list[bytes | None] = [*_records(encoded)]
     if encoded.missing is not None:
         for row in np.flatnonzero(encoded.missing).tolist():
             found[row] = None
+    return found
+
+
+def _headers(encoded: Encoded, rows: int) -> list[Headers]:
+    """The headers of each record."""
+    found: list[Headers] = [[] for _ in range(rows)]
+    for name, texts in encoded.headers:
+        for headers, text in zip(found, _texts(texts), strict=True):
+            if text is not None:
+                headers.append((name, text))
     return found
 
 

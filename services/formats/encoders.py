@@ -22,7 +22,7 @@ from schemas.codecs.results import (
 )
 from schemas.columns import Batch
 from schemas.errors import InvariantError, UsageError
-from schemas.members import Member, columns_in_order, members_of, result_members
+from schemas.members import Member, columns_in_order, members_of, value_members
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
 from schemas.query import OP_KEY, Query, ResultFormat, Type, type_of
 from services.formats.registry_access import RegistryAccess
@@ -76,7 +76,9 @@ class Encoders:
         made = self._made.get(query)
         if made is None:
             self.check(query)
-            made = ResultRecords(self._values(query), self._keys(query), query.result_format.key or None)
+            headers = [(output.header, output.name) for output in query.outputs if output.header is not None]
+            key = query.result_format.key or None
+            made = ResultRecords(self._values(query), self._keys(query), key, tuple(headers))
         with self._lock:
             self._made[query] = self._of_columns[_topic(query), _columns(query)] = made
             self._newest[query.name] = query, made
@@ -99,7 +101,7 @@ class Encoders:
         return self._of_columns.get((topic, columns)) or ResultRecords()
 
     def _values(self, query: Query) -> ValueEncoder:
-        record, members = _record(query), result_members(query)
+        record, members = _record(query), value_members(query)
         match query.result_format.format:
             case "json":
                 return JsonValues(members)

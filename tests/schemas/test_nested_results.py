@@ -35,7 +35,7 @@ from schemas.codecs.wanted import Wanted
 from schemas.columns import Batch, Column
 from schemas.errors import QueryError
 from schemas.language.program import parse_program
-from schemas.members import columns_in_order, members_of, result_members
+from schemas.members import columns_in_order, members_of, result_members, value_members
 from schemas.protobuf.compiler import compile_text
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
@@ -333,3 +333,16 @@ def test_fields_that_would_be_one_in_an_object() -> None:
     with pytest.raises(QueryError, match=r"in avro 'a.x y' and 'a.x_y' would be one field"):
         parsed(outputs, "INSERT INTO 'x' WITH (format = 'avro')")
     assert parsed('T.i AS "a._ts"', "INSERT INTO 'x' WITH (format = 'avro')").outputs
+
+
+@pytest.mark.parametrize("format", ["json", "json-schema", "avro", "protobuf"])
+def test_headers_are_in_no_value(format: str) -> None:
+    """Schemas and values are those of the query without its headers, and so are the keys of groups."""
+    rest = "GROUP BY T.i, T.s EMIT EVERY 1 SECOND"
+    query = parsed('T.i AS "a.i", MAX(T.t) AS m, T.s AS "_headers.x", T.s AS "_headers.y.z"', rest=rest)
+    plain = parsed('T.i AS "a.i", MAX(T.t) AS m', rest=rest)
+    assert value_members(query) == value_members(plain)
+    made = {"avro": value_schema, "protobuf": value_proto}.get(format, value_json_schema)
+    assert made(query, "x") == made(plain, "x")
+    assert key_paths(query) == key_paths(plain) == (("a", "i"), ("T.s",))
+    assert nested(query, {"a.i": 1, "_headers.y.z": "b"}) == {"a": {"i": 1}, "_headers": {"y.z": "b"}}

@@ -64,6 +64,7 @@ def send(feed: Feed, count: int, seed: int) -> None:
         for stream, behind in (("a", 60), ("b", 0)):
             x = chance.randrange(10)
             row: Row = {"x": x, "n": n, "at": BASE + 5 * n - chance.randrange(behind + 1)}
+            row["s"] = f"ä {x}" if x % 3 else None
             feed.send(stream, [row], x % partitions)
     feed.raw("b", b"{no tuple}")
     feed.finish({stream: {"x": -1, "n": 0} for stream in ("a", "b")})
@@ -261,4 +262,37 @@ def test_results_in_avro(topics: Topics, tmp_path: Path, workers: Workers, regis
     assert code == 1, out + stderr
     assert ": 3 missing, 0 extra, 0 doubled" in out
     assert '"the 1":{"one":' in out
+    assert worker.stop() == 0
+
+
+def test_results_with_headers(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """An output that is called as Kafka's own column is an output; a header that another has written is an error."""
+    text = DECLARED.replace("IDLE", "").replace("n BIGINT, at", "n BIGINT, s STRING, at")
+    join = JOIN.replace("{window}", "[RANGE 90 MILLISECONDS]").replace("AS two", 'AS _offset, A.s AS "_headers.s.of"')
+    case = Case.make(topics, tmp_path, text + "INSERT INTO '{sink}' " + join)
+    reader = Reader(case.bootstrap, case.sink)
+    worker = workers.start(case).wait_running()
+    send(Feed(case), 200, seed=4)
+    expected = case.expected()
+    reader.wait_for_count(sum(expected.values()), worker.alive)
+    rows = reader.rows()
+    for record, row in zip(reader.records, rows, strict=True):
+        row["_headers"] = {"s.of": record.headers.get("s.of")}
+    assert canonical(rows) == expected
+    assert {len(record.headers) for record in reader.records} == {0, 1}
+
+    def clean() -> bool:
+        code, shown, stderr = command(case, "audit")
+        assert code == 0, shown + stderr
+        return f"expected {sum(expected.values()):,} results, found {sum(expected.values()):,}" in shown
+
+    wait_for(clean, "an audit of all results")
+    first = reader.records[0]
+    producer = Producer({"bootstrap.servers": case.bootstrap, "log_level": 0})
+    producer.produce(case.sink, first.value, headers=[("s.of", b"another")])
+    assert producer.flush(30) == 0
+    code, out, stderr = command(case, "audit")
+    assert code == 1, out + stderr
+    assert ": 0 missing, 1 extra, 0 doubled" in out
+    assert '"_headers":{"s.of":"another"}' in out
     assert worker.stop() == 0

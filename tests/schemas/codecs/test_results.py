@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.codecs.encode import Encoded
 from schemas.codecs.kernels.murmur import key_hashes
-from schemas.codecs.results import JsonKeys, ResultRecords, TextKeys
+from schemas.codecs.results import JsonKeys, JsonValues, ResultRecords, TextKeys
 from schemas.columns import Batch, Column
 from schemas.members import flat_members, members_of
 from schemas.query import Type
@@ -67,6 +67,22 @@ def test_a_result_has_the_columns_of_its_key() -> None:
     assert not encoder.upserts
     assert ResultRecords().encode(batch).hashes is None
     assert ResultRecords(keys=JsonKeys(())).upserts
+
+
+def test_a_result_has_headers() -> None:
+    """Not where the text is null."""
+    texts = ["ä\n", None, "", "x"]
+    batch = batch_of(k=Column.from_values([1, 2, 3, 4], Type.BIGINT), h=Column.from_values(texts, Type.STRING))
+    encoder = ResultRecords(JsonValues(flat_members(["k"])), TextKeys(), ("k",), (("trace-id", "h"),))
+    found = encoder.encode(batch.slice(1, 4))
+    assert found.data.splitlines()[0] == b'{"k":2,"_ts":1}'
+    ((name, header),) = found.headers
+    assert name == "trace-id"
+    assert keys_of(header) == [None, b"", b"x"]
+    assert found.keys is not None
+    assert keys_of(found.keys) == [b"2", b"3", b"4"]
+    assert encoder.encode(batch, "cleanup").headers
+    assert ResultRecords().encode(batch).headers == ()
 
 
 def hash_of(key: bytes) -> int:

@@ -8,7 +8,7 @@ from schemas.errors import QueryError
 from schemas.language.program import parse_program
 from schemas.query import Query, ResultFormat
 
-STREAM = "CREATE STREAM a (k BIGINT, a_k BIGINT);\n"
+STREAM = "CREATE STREAM a (k BIGINT, a_k BIGINT, s STRING);\n"
 
 
 def bound(insert: str, outputs: str = "a.k") -> Query:
@@ -113,3 +113,31 @@ def test_aggregates_have_a_key_of_their_own() -> None:
     text = f"{STREAM}INSERT INTO 'x' KEY (n) SELECT COUNT(*) AS n FROM a [ROWS 1] EMIT EVERY 1 SECOND"
     with pytest.raises(QueryError, match="have the values of GROUP BY as their key; leave KEY out"):
         parse_program(text)
+
+
+def test_headers_of_results() -> None:
+    given = 'a.k AS k, a.s AS "_headers.trace-id", LOWER(a.s) AS "_headers.a..b"'
+    found = bound("INSERT INTO 'x' KEY (k)", given)
+    assert [(output.header, output.path) for output in found.outputs] == [
+        (None, ("k",)),
+        ("trace-id", ("_headers", "trace-id")),
+        ("a..b", ("_headers", "a..b")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("insert", "outputs", "message"),
+    [
+        ("", 'a.k AS "_headers.n"', "a header is a STRING; '_headers.n' is BIGINT"),
+        ("", "a.s AS _headers", "'_headers' has the headers of a result; name one, as in AS \"_headers.trace-id\""),
+        ("", 'a.s AS "_headers."', "dots are between the names of objects in each other"),
+        ("", 'a.s AS "_headers.t"', "a result needs a value beside its headers"),
+        ("", 'a.k, a.s AS "_headers.t", a.s AS "_headers.t"', "two results are called '_headers.t'"),
+        ("INSERT INTO 'x' KEY (\"_headers.t\")", 'a.k, a.s AS "_headers.t"', "'_headers.t' is a header; KEY takes"),
+    ],
+)
+def test_wrong_headers(insert: str, outputs: str, message: str) -> None:
+    with pytest.raises(QueryError) as found:
+        bound(insert, outputs)
+    assert message in str(found.value)
+    assert found.value.line

@@ -159,9 +159,10 @@ def test_results_equal_the_oracle(case: Case, format: str, block_bytes: int, lea
 @examples(20, quick=5)
 @given(cases(partitions=1, most_aliases=2, looks_up=False), st.data())
 def test_outputs_in_objects(case: Case, data: st.DataObject) -> None:
-    """Aliases with dots: of joins, aggregates and set differences."""
+    """Aliases with dots, of headers too: of joins, aggregates and set differences."""
+    around = st.sampled_from(["a", "a.b", "c", "_headers", "_headers.x"])
     outputs = [
-        replace(output, name=f"{data.draw(st.sampled_from(['a', 'a.b', 'c']))}.{n}", nested=True)
+        replace(output, name=f"{data.draw(around)}.{n}", nested=True)
         if data.draw(st.booleans())
         else output
         for n, output in enumerate(case.query.outputs)

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from schemas.errors import BrokerError
 from schemas.messages.commits import Commit, StreamPoint
 from services.delivery import transactional
 from services.delivery.epoch_output import Delivery
-from services.delivery.sink import Aborted, Fenced, IdempotentSink
+from services.delivery.sink import HEADER_BYTES, Aborted, Fenced, IdempotentSink, Sink
 from services.delivery.transactional import TransactionalSink
 from services.kafka.call_thread import CallThread
 from services.kafka.topics import Lane, OutputTopics, TopicAdmin
@@ -88,6 +89,50 @@ def test_a_sink_that_is_closed_is_gone() -> None:
     del sink
     gc.collect()
     assert left() is None
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("transactional", [True, False])
+def test_results_with_headers(transactional: bool, topics: Topics) -> None:
+    """Each has its own, also a null one that is absent; one that is too large with them is a dead letter."""
+    topic, dead = topics("sink", 2), topics("dead")
+    given = OutputTopics(topic, dead, dead, {topic: 2, dead: 1}, {topic: HEADER_BYTES + 20, dead: 1 << 20})
+    sink: Sink
+    if transactional:
+        sink = transactional_sink(topics.bootstrap, given, topic)
+    else:
+        clients = KafkaClients(topics.bootstrap)
+        sink = IdempotentSink(clients, topic, 0, given, threading.Event(), lambda offsets: True)
+    sink.open()
+    count = 300
+    values, texts = [b"%d" % n for n in range(count)], ["" if n % 3 else f"ä{n}" for n in range(count)]
+    texts[7] = "x" * 20
+    headers = ("a", encoded_texts([text.encode() for text in texts], [n % 5 == 1 for n in range(count)]))
+    other = ("b.c", encoded_texts([b"-"] * count, [n > 100 for n in range(count)]))
+    hashes = np.arange(count)
+    results = replace(encoded_texts(values), headers=(headers, other), hashes=hashes)
+    refused = sink.deliver(Delivery([(topic, results)], [], {}))
+    sink.close()
+    assert refused == {topic: 1}
+    expected = {}
+    for n in range(count):
+        own = {} if n % 5 == 1 else {"a": texts[n]}
+        expected[n] = own if n > 100 else own | {"b.c": "-"}
+    assert len(expected.pop(7)) == 2
+    reader = Reader(topics.bootstrap, topic)
+    reader.wait_for_count(count - 1)
+    assert {int(record.value or b""): record.headers for record in reader.records} == expected
+    assert all(record.partition == int(record.value or b"") % 2 for record in reader.records)
+    letters = Reader(topics.bootstrap, dead)
+    (letter,) = letters.wait_for_count(1)
+    assert letter.value == b"7"
+    assert letter.headers == {"reason": f"result of 26 bytes, topic {topic!r} takes 20", "topic": topic}
+
+
+def encoded_texts(texts: list[bytes], missing: list[bool] | None = None) -> Encoded:
+    offsets = np.cumsum([0, *(len(text) + 1 for text in texts)])
+    absent = None if missing is None else np.array(missing)
+    return Encoded(b"".join(text + b"\n" for text in texts), offsets, missing=absent)
 
 
 @pytest.mark.kafka
