@@ -124,7 +124,7 @@ class Stream:
         primary_key: of a table in a topic (`CREATE TABLE ... WITH (topic = ...)`), whose records are versions of rows:
             the columns that name a row. Empty for a stream.
         arrays: the declared arrays.
-        unnested: the array whose elements multiply the stream's tuples; `fields` has its columns too.
+        unnested: the arrays whose elements multiply the stream's tuples; `fields` has their columns too.
         deduplicate: columns; of the tuples that agree in all of them, the first is taken and repeats are dropped. Empty
             where all tuples are taken.
         deduplicate_within_ms: a repeat is at most so much later than the first.
@@ -145,13 +145,18 @@ class Stream:
     message: str | None = None
     primary_key: tuple[str, ...] = ()
     arrays: tuple[Array, ...] = ()
-    unnested: Array | None = None
+    unnested: tuple[Array, ...] = ()
     deduplicate: tuple[str, ...] = ()
     deduplicate_within_ms: int = 0
 
     def unnest(self, array: Array) -> Stream:
         """The stream that has a tuple for each element of an array of it."""
-        return replace(self, fields=(*self.fields, *array.columns()), unnested=array)
+        return replace(self, fields=(*self.fields, *array.columns()), unnested=(*self.unnested, array))
+
+    def of_records(self) -> Stream:
+        """The stream as it is before its arrays are unnested: with one tuple for each record."""
+        own = {column.name for array in self.unnested for column in array.columns()}
+        return replace(self, fields=tuple(field for field in self.fields if field.name not in own), unnested=())
 
     def field(self, name: str) -> Field | None:
         """The field called `name`, or None."""
@@ -230,21 +235,42 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Unnest:
+    """`CROSS JOIN UNNEST(O.items) AS I (article, amount)`.
+
+    Attributes:
+        alias: I, of the elements.
+        array: O.items.
+        names: of what each element has, in the order of the array's fields.
+    """
+
+    alias: str
+    array: Array
+    names: tuple[str, ...]
+
+    def columns(self) -> dict[str, Field]:
+        """The columns of the unnested stream that are values of elements, by the names given here."""
+        return dict(zip(self.names, self.array.columns()[:-1], strict=True))
+
+    def column(self, name: str) -> Field | None:
+        """The column that an element has under a name, or None."""
+        return self.array.columns()[-1] if name == ORDINAL else self.columns().get(name)
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One entry of FROM: a stream under an alias with a window, or a table, whose window is UNBOUNDED.
 
     Two aliases may name one stream.
 
     Attributes:
-        elements: the alias of the elements of the unnested array, if the stream is unnested.
-        element_names: the names of what each element has, in the order of the array's fields.
+        unnests: the arrays that are unnested, in the order of the stream's.
     """
 
     alias: str
     stream: Stream | Table
     window: Window
-    elements: str = ""
-    element_names: tuple[str, ...] = ()
+    unnests: tuple[Unnest, ...] = ()
 
     @property
     def endless(self) -> bool:

@@ -220,7 +220,7 @@ def features(query: Query) -> dict[str, str]:
     for source in query.sources:
         if source.window.kind == "ROWS":
             found.setdefault(Feature.ROWS, f"[ROWS n] of {source.alias}")
-        if source.elements:
+        if source.unnests:
             found.setdefault(Feature.UNNEST, f"UNNEST of {source.alias}")
         if source.endless:
             found.setdefault(Feature.UNBOUNDED, f"[UNBOUNDED] of {source.alias}")

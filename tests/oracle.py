@@ -382,17 +382,16 @@ def with_lateness(stream: q.Stream, tuples: Sequence[Row]) -> list[tuple[Row, bo
 
 
 def elements(stream: q.Stream, tuples: Sequence[Row]) -> Sequence[Row]:
-    """The tuples of an unnested stream: one for each element of its array."""
-    array = stream.unnested
-    if array is None:
-        return tuples
-    found = []
-    for row in tuples:
-        for ordinal, element in enumerate(row.get(array.name) or [], 1):
-            values = {f.name: (element or {}).get(f.name) if array.rows else element for f in array.fields}
-            own = {f"{array.name}.{name}": value for name, value in values.items()}
-            found.append({**row, **own, f"{array.name}._ordinal": ordinal})
-    return found
+    """The tuples of an unnested stream: one for each element of its array; of several, for each choice of elements."""
+    for array in stream.unnested:
+        found = []
+        for row in tuples:
+            for ordinal, element in enumerate(row.get(array.name) or [], 1):
+                values = {f.name: (element or {}).get(f.name) if array.rows else element for f in array.fields}
+                own = {f"{array.name}.{name}": value for name, value in values.items()}
+                found.append({**row, **own, f"{array.name}._ordinal": ordinal})
+        tuples = found
+    return tuples
 
 
 def partitions(rows: Rows, stream: q.Stream) -> list[Sequence[Row]]:

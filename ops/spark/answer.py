@@ -262,8 +262,9 @@ def tuples_of(spark: SparkSession, query: Query, number: int, history: History, 
     ordinal = -1
     if isinstance(source.stream, Stream):
         ordinal = [stream.name for stream in query.joined_streams()].index(source.stream.name)
-    array = source.stream.unnested if isinstance(source.stream, Stream) else None
-    element = "0L" if array is None else field_column(source.stream.fields, array.column(ORDINAL))
+    arrays = source.stream.unnested if isinstance(source.stream, Stream) else ()
+    ordinals = [field_column(source.stream.fields, array.column(ORDINAL)) for array in arrays]
+    element = f"array({', '.join(ordinals or ['0L'])})"
     place = f"named_struct('ts', {TS}, 'stream', {ordinal}, 'part', {PART}, 'off', {OFF}, 'element', {element})"
     prefix = f"s{number}_"
     exprs = [f"{name.removeprefix(prefix)} AS {name}" for name in columns if name != f"{prefix}ts"]

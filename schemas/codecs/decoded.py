@@ -36,7 +36,7 @@ import numpy as np
 from schemas.columns import DTYPES, I64, Batch, Column, Mask
 from schemas.errors import DataError
 from schemas.paths import path_text
-from schemas.query import Field, Stream, Table, Type
+from schemas.query import Array, Field, Stream, Table, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS, parse_iso
 
 Value = int | float | str | bool | None
@@ -81,6 +81,21 @@ class Decoded:
     dead: list[DeadLetter]
     records: int
     starts: I64 | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elements:
+    """The elements of an array in records, each decoded like a record of its own.
+
+    Attributes:
+        array: which it is.
+        counts: (n,) int64, how many there are in each of the records that were decoded.
+        decoded: all of them, in the order of the records; `decoded.rows` and the dead letters have their numbers.
+    """
+
+    array: Array
+    counts: I64
+    decoded: Decoded
 
 
 def shown(value: object) -> str:

@@ -1,11 +1,11 @@
-"""What a decoder reads of each record: `Wanted`."""
+"""What a decoder reads of each record: `Wanted` columns, and arrays with what is wanted of their elements."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from schemas.codecs.decoded import Value
-from schemas.query import Path, Type
+from schemas.query import Array, Field, Path, Stream, Table, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +21,46 @@ class Wanted:
     path: Path
     type: Type
     default: Value = None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedArray:
+    """An array to read.
+
+    Attributes:
+        name: of the array, for messages.
+        path: where it is in the record.
+        rows: whether its elements are records.
+        elements: the columns to read of each element; without `rows` one, whose path is empty.
+    """
+
+    name: str
+    path: Path
+    rows: bool
+    elements: tuple[Wanted, ...]
+
+
+def wanted_of(stream: Stream) -> tuple[Wanted, ...]:
+    """What is read of each record of a stream, beside the arrays that are unnested."""
+    return tuple(Wanted(one.name, one.place, one.type) for one in stream.of_records().fields)
+
+
+def wanted_arrays(stream: Stream) -> tuple[WantedArray, ...]:
+    """The arrays of a stream that are unnested."""
+    return tuple(map(_wanted_array, stream.unnested))
+
+
+def _wanted_array(array: Array) -> WantedArray:
+    elements = [Wanted(array.column(one.name), (one.name,) if array.rows else (), one.type) for one in array.fields]
+    return WantedArray(array.name, array.place, array.rows, tuple(elements))
+
+
+def element_table(array: Array, within: Path = ()) -> Table:
+    """The elements of an array as the rows of a table.
+
+    Args:
+        within: where an element is in its row.
+    """
+    places = [(*within, field.name) if array.rows else within for field in array.fields]
+    own = [Field(array.column(f.name), f.type, place) for f, place in zip(array.fields, places, strict=True)]
+    return Table("", tuple(own), "")

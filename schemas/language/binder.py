@@ -31,6 +31,7 @@ from schemas.language.query_text import (
     unquoted,
 )
 from schemas.members import members_of
+from schemas.paths import path_text
 from schemas.query import (
     HEADERS,
     ORDINAL,
@@ -46,6 +47,7 @@ from schemas.query import (
     Subtraction,
     Table,
     Type,
+    Unnest,
     Window,
     type_of,
 )
@@ -190,9 +192,7 @@ def _nodes_of(node: Tree[Token], kind: str) -> list[Tree[Token]]:
     return [tree(child) for child in node.children if tree(child).data == kind]
 
 
-def _bind_as_of(
-    sources_tree: Tree[Token], named: Sequence[Source], text: QueryText
-) -> Iterator[TableInFrom]:
+def _bind_as_of(sources_tree: Tree[Token], named: Sequence[Source], text: QueryText) -> Iterator[TableInFrom]:
     """The tables of FROM that are read as of a time; `named` are all its sources."""
     known = {source.alias: source for source in named}
     kept = {id(node.children[1]): tree(node.children[2]).children[0] for node in _nodes_of(sources_tree, "left_join")}
@@ -348,15 +348,20 @@ def _unnested(sources: Sequence[Source], nodes: Sequence[Tree[Token]], text: Que
                 "leave out deduplicate, or UNNEST",
                 alias_token,
             )
-        if source.elements:
-            raise text.error(f"{source.alias} is unnested twice; in this version once is all", alias_token)
-        if elements in found or any(elements == other.elements for other in found.values()):
+        if any(one.array == array for one in source.unnests):
+            raise text.error(
+                f"{source.alias}.{array.name} is unnested twice; declare it a second time: "
+                f"{array.name}2 ARRAY<...> FROM '{path_text(array.place)}'",
+                array_token,
+            )
+        if elements in found or any(elements == one.alias for other in found.values() for one in other.unnests):
             raise text.error(f"alias {elements!r} stands for two streams; give the elements another", elements_token)
         names = tuple(field.name for field in array.fields)
         if names_node is not None:
             names = _element_names(tree(names_node), array, text)
         unnested = source.stream.unnest(array) if isinstance(source.stream, Stream) else source.stream
-        found[source.alias] = replace(source, stream=unnested, elements=elements, element_names=names)
+        unnests = (*source.unnests, Unnest(elements, array, names))
+        found[source.alias] = replace(source, stream=unnested, unnests=unnests)
     forms: dict[str, Source] = {}
     for source in found.values():
         other = forms.setdefault(source.stream.name, source)
@@ -381,6 +386,8 @@ def _element_names(node: Tree[Token], array: Array, text: QueryText) -> tuple[st
         if token is not None and str(token).upper() != field.type:
             raise text.error(f"{field.name!r} of {array.name!r} is declared {field.type}, not {token}", token)
     return names
+
+
 def _wrong_time(
     stream: Stream | Table, alias: str, as_of_node: Node | None, source_node: Node, text: QueryText
 ) -> QueryError:
@@ -474,31 +481,23 @@ def _outputs_of(item: Tree[Token], scope: Scope) -> Iterator[Output]:
     if item.data == "every_column":
         for source in scope.sources.values():
             yield from _columns_of(source)
-            yield from _columns_of_elements(source)
-    elif (unnested := scope.elements(item.children[0])) is not None:
-        yield from _columns_of_elements(unnested)
+            for unnest in source.unnests:
+                yield from _columns_of_elements(source, unnest)
+    elif (of_elements := scope.elements(item.children[0])) is not None:
+        yield from _columns_of_elements(*of_elements)
     else:
         yield from _columns_of(scope.source(item.children[0]))
 
 
 def _columns_of(source: Source) -> Iterator[Output]:
-    own = _array_of(source)
-    of_elements = () if own is None else own.columns()
-    for field in source.stream.fields:
-        if field not in of_elements:
-            yield Output(f"{source.alias}.{field.name}", ColumnRef(source.alias, field.name, field.type))
+    own = source.stream.of_records() if isinstance(source.stream, Stream) else source.stream
+    for field in own.fields:
+        yield Output(f"{source.alias}.{field.name}", ColumnRef(source.alias, field.name, field.type))
 
 
-def _columns_of_elements(source: Source) -> Iterator[Output]:
-    array = _array_of(source)
-    if array is not None:
-        for name, field in zip(source.element_names, array.fields, strict=True):
-            column = ColumnRef(source.alias, array.column(field.name), field.type)
-            yield Output(f"{source.elements}.{name}", column)
-
-
-def _array_of(source: Source) -> Array | None:
-    return source.stream.unnested if isinstance(source.stream, Stream) else None
+def _columns_of_elements(source: Source, unnest: Unnest) -> Iterator[Output]:
+    for name, field in unnest.columns().items():
+        yield Output(f"{unnest.alias}.{name}", ColumnRef(source.alias, field.name, field.type))
 
 
 def _named(alias_token: Node, expr: Expr, text: QueryText) -> Output:
@@ -506,7 +505,7 @@ def _named(alias_token: Node, expr: Expr, text: QueryText) -> Output:
     name = identifier(alias_token)
     found = Output(name, expr, nested="." in name)
     if "" in found.path:
-        form = "dots are between the names of objects in each other, as in AS \"customer.id\""
+        form = 'dots are between the names of objects in each other, as in AS "customer.id"'
         raise text.error(f"{form}; got {shortened(name)!r}", alias_token)
     if len(found.path) > MAX_LEVELS:
         raise text.error(f"objects in results are at most {MAX_LEVELS} deep, got {len(found.path)}", alias_token)
@@ -529,8 +528,8 @@ def _bind_partition_by(
     found: dict[str, ColumnRef] = {}
     for node in nodes:
         column = scope.column(node)
-        array = _array_of(scope.sources[column.alias])
-        if array is not None and column.name in {field.name for field in array.columns()}:
+        unnests = scope.sources[column.alias].unnests
+        if any(column.name == field.name for one in unnests for field in one.array.columns()):
             raise scope.text.error("PARTITION BY takes columns of records, by which topics are keyed", node)
         if scope.sources[column.alias].is_table:
             raise scope.text.error(

@@ -43,6 +43,7 @@ from schemas.query import (
     Source,
     Stream,
     Type,
+    Unnest,
     type_of,
 )
 from schemas.timestamps import parse_iso
@@ -78,20 +79,22 @@ class Scope:
         """A column reference: `alias.name`, or `name` where one source has it."""
         first, second = node.children
         if second is not None:
-            if (elements := self.elements(first)) is not None:
-                return self._of_elements(elements, second)
+            if (of_elements := self.elements(first)) is not None:
+                return self._of_elements(*of_elements, second)
             source = self.source(first)
             found = self._column_of(source, identifier(second))
             if found is None:
                 raise self._no_column(source, second)
             return found
         name = identifier(first)
-        candidates = [c for s in self.sources.values() if (c := self._column_of(s, name)) is not None]
-        candidates += [c for s in self.sources.values() if (c := self._element_of(s, name)) is not None]
+        candidates = {s.alias: c for s in self.sources.values() if (c := self._column_of(s, name)) is not None}
+        for source, one in ((s, one) for s in self.sources.values() for one in s.unnests):
+            if (field := one.column(name)) is not None:
+                candidates[one.alias] = ColumnRef(source.alias, field.name, field.type)
         if len(candidates) == 1:
-            return candidates[0]
+            return next(iter(candidates.values()))
         if candidates:
-            written = [f"{c.alias}.{c.name}" for c in candidates]
+            written = [f"{alias}.{name}" for alias in candidates]
             raise self.text.error(f"column {name!r} is ambiguous; write {_either(written)}", node)
         if name in self.sources:
             such = next(iter(self.sources[name].stream.fields)).name if self.sources[name].is_table else EVENT_TIME
@@ -113,30 +116,19 @@ class Scope:
         suggestion = did_you_mean(alias, self.sources)
         raise self.text.error(f"unknown alias {alias!r}{suggestion or f'; the query has {known}'}", token)
 
-    def elements(self, token: Node) -> Source | None:
-        """The source whose elements have the alias that the token names; None if there is none."""
+    def elements(self, token: Node) -> tuple[Source, Unnest] | None:
+        """The source and its array whose elements have the alias that the token names; None if there is none."""
         alias = identifier(token)
-        return next((s for s in self.sources.values() if s.elements and s.elements == alias), None)
+        found = ((source, one) for source in self.sources.values() for one in source.unnests)
+        return next(((source, one) for source, one in found if one.alias == alias), None)
 
-    def _of_elements(self, source: Source, token: Node) -> ColumnRef:
-        found = self._element_of(source, identifier(token))
-        if found is None:
-            names = source.element_names
+    def _of_elements(self, source: Source, unnest: Unnest, token: Node) -> ColumnRef:
+        field = unnest.column(identifier(token))
+        if field is None:
+            names = unnest.names
             hint = did_you_mean(identifier(token), (*names, ORDINAL)) or f"; it has {shortened(', '.join(names))}"
-            raise self.text.error(f"{source.elements} has no column {identifier(token)!r}{hint}", token)
-        return found
-
-    def _element_of(self, source: Source, name: str) -> ColumnRef | None:
-        """What the elements of a source's array have under a name."""
-        array = source.stream.unnested if isinstance(source.stream, Stream) else None
-        if array is None:
-            return None
-        if name == ORDINAL:
-            return ColumnRef(source.alias, array.column(ORDINAL), Type.BIGINT)
-        if name not in source.element_names:
-            return None
-        field = array.fields[source.element_names.index(name)]
-        return ColumnRef(source.alias, array.column(field.name), field.type)
+            raise self.text.error(f"{unnest.alias} has no column {identifier(token)!r}{hint}", token)
+        return ColumnRef(source.alias, field.name, field.type)
 
     def _column_of(self, source: Source, name: str) -> ColumnRef | None:
         declared = source.stream.field(name)
@@ -185,9 +177,7 @@ class Scope:
         """
         node = tree(piece)
         if depth > MAX_NESTING:
-            raise self.text.error(
-                f"this expression nests deeper than {MAX_NESTING} levels; write it flatter", node
-            )
+            raise self.text.error(f"this expression nests deeper than {MAX_NESTING} levels; write it flatter", node)
         inner = depth + 1
         parts = node.children
         match node.data:
@@ -279,9 +269,7 @@ class Scope:
             isinstance(e, Literal) and e.type is Type.STRING for e in (a, b)
         ):
             hint = "; numbers are written without quotes, and a time as TIMESTAMP '2013-01-01T00:00:00Z'"
-        raise self.text.error(
-            f"cannot compare {_named(left, self.text)} with {_named(right, self.text)}{hint}", place
-        )
+        raise self.text.error(f"cannot compare {_named(left, self.text)} with {_named(right, self.text)}{hint}", place)
 
     def _as_timestamp(self, expr: Expr, node: Node) -> Expr:
         if isinstance(expr, Literal) and isinstance(expr.value, str):
@@ -305,9 +293,7 @@ class Scope:
         for item_node in _nodes(item_nodes):
             item = self.bind(item_node, depth)
             if not isinstance(item, Literal):
-                raise self.text.error(
-                    "an IN list takes literals; write other values as comparisons with OR", item_node
-                )
+                raise self.text.error("an IN list takes literals; write other values as comparisons with OR", item_node)
             if item.value is None:
                 items.append(Literal(None, type_of(operand)))
                 continue
@@ -390,14 +376,9 @@ class Scope:
                 raise self.text.error(f"RETURNING goes with {JSON_VALUE} only; {signature.form}", returning_word)
         if signature is None:
             raise self._unknown_function(name_token)
-        if len(arg_nodes) < signature.least or (
-            signature.most is not None and len(arg_nodes) > signature.most
-        ):
+        if len(arg_nodes) < signature.least or (signature.most is not None and len(arg_nodes) > signature.most):
             raise self.text.error(f"{signature.form} does not take {len(arg_nodes)} arguments", node)
-        args = [
-            self.bind(arg, depth) if name == "COALESCE" else self.value(arg, depth)
-            for arg in _nodes(arg_nodes)
-        ]
+        args = [self.bind(arg, depth) if name == "COALESCE" else self.value(arg, depth) for arg in _nodes(arg_nodes)]
         typed = [type_of(arg) for arg in args if arg != _NULL]
         if not typed:
             raise self.text.error("COALESCE needs a value that is not NULL", node)
@@ -454,9 +435,7 @@ class Scope:
             case "true" | "false":
                 return Literal(node.data == "true", Type.BOOLEAN)
             case "timestamp":
-                return Literal(
-                    self._timestamp_ms(unquoted(str(node.children[1])), node.children[1]), Type.TIMESTAMP
-                )
+                return Literal(self._timestamp_ms(unquoted(str(node.children[1])), node.children[1]), Type.TIMESTAMP)
             case "duration" | "interval":
                 return Literal(self._duration(node), Type.BIGINT)
             case _:

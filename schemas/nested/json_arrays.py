@@ -2,7 +2,7 @@
 
 The records are decoded first, without the array. Then the array of each is found in it as it is written, and its
 elements are decoded like records of their own: each as `{"value": ELEMENT}`, in a line. So every rule for values holds
-for them.
+for them. `schemas.nested.elements` puts the two together.
 
 A record whose array is empty, null or absent has no tuple. A record is a dead letter if what is at the array's place is
 something else, or if one of its elements is: of an array of rows, one that is neither an object nor null.
@@ -16,13 +16,15 @@ from typing import Final
 
 import numpy as np
 
-from schemas.codecs.decoded import DeadLetter, Decoded
+from schemas.codecs.decoded import DeadLetter, Decoded, Elements
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.kernels.json_arrays import NOT_AN_ARRAY, count_elements, write_elements
-from schemas.columns import I64, Batch, Column
+from schemas.codecs.wanted import element_table
+from schemas.columns import I64, Column
 from schemas.errors import InvariantError
+from schemas.nested.elements import multiplied
 from schemas.nested.json_values import raw_values
-from schemas.query import ORDINAL, Field, Path, Stream, Table, Type
+from schemas.query import Array, Stream, Table, Type
 
 _SHOWN: Final = 60
 _VALUE: Final = "value"
@@ -34,16 +36,9 @@ class UnnestingDecoder:
     """Decodes JSON records of one unnested stream, as `JsonDecoder` does those of others."""
 
     def __init__(self, stream: Stream) -> None:
-        if stream.unnested is None:
-            raise InvariantError(f"{stream} is not unnested")
         self.stream = stream
-        self._array = array = stream.unnested
-        own = {column.name for column in array.columns()}
-        self._records = JsonDecoder(replace(stream, fields=tuple(f for f in stream.fields if f.name not in own)))
-        places: list[Path] = [(_VALUE, field.name) if array.rows else (_VALUE,) for field in array.fields]
-        names = [array.column(field.name) for field in array.fields]
-        fields = [Field(name, one.type, place) for name, one, place in zip(names, array.fields, places, strict=True)]
-        self._elements = JsonDecoder(Table("", tuple(fields), ""))
+        self._records = JsonDecoder(stream.of_records())
+        self._arrays = [_ArrayDecoder(array) for array in stream.unnested]
 
     def decode_lines(self, block: bytes, record_ts: I64 | None = None) -> Decoded:
         """Decode newline-delimited records; a last line without newline counts."""
@@ -72,45 +67,53 @@ class UnnestingDecoder:
             texts: (records,) all records, also those that were not decoded.
             raw: a record's bytes, which its dead letter holds.
         """
-        arrays = raw_values(texts.take(found.rows), self._array.place)
+        own = texts.take(found.rows)
+        wrong: dict[int, str] = {}
+        arrays = [array.decode(own, wrong) for array in self._arrays]
+        return multiplied(self.stream, found, arrays, raw, wrong)
+
+
+class _ArrayDecoder:
+    """Decodes the elements of one array."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self._elements = JsonDecoder(element_table(array, (_VALUE,)))
+
+    def decode(self, records: Column, wrong: dict[int, str]) -> Elements:
+        """Decode the elements in some records.
+
+        Args:
+            records: (n,) STRING.
+            wrong: gets the numbers of those that have something else at the array's place, with the reason.
+        """
+        arrays = raw_values(records, self._array.place)
         offsets = np.zeros(len(arrays) + 1, np.int64) if arrays.offsets is None else arrays.offsets
         counts = np.zeros(len(arrays), np.int64)
         count_elements(arrays.values, np.ascontiguousarray(offsets), arrays.mask(), counts)
-        wrong = {int(n): self._no_array(arrays, int(n)) for n in np.flatnonzero(counts == NOT_AN_ARRAY)}
+        for n in np.flatnonzero(counts == NOT_AN_ARRAY).tolist():
+            wrong.setdefault(n, self._no_array(arrays, n))
         counts = np.maximum(counts, 0)
-        total = int(counts.sum())
-        out = np.zeros(len(arrays.values) + total * (len(_BEGIN) + len(_END) + 1), np.uint8)
+        out = np.zeros(len(arrays.values) + int(counts.sum()) * (len(_BEGIN) + len(_END) + 1), np.uint8)
         size = write_elements(arrays.values, np.ascontiguousarray(offsets), counts, _BEGIN, _END, out)
         lines = out[:size].tobytes()
         elements = self._elements.decode_lines(lines)
-        owners = np.repeat(np.arange(len(counts)), counts)
-        ordinals = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts) + 1
-        for number, reason in self._bad_elements(elements, lines):
-            wrong.setdefault(int(owners[number]), f"element {ordinals[number]} of {self._array.name!r}: {reason}")
-        fine = ~np.isin(owners, list(wrong))
-        chosen = owners[fine]
-        columns = {name: column.take(chosen) for name, column in found.batch.columns.items()}
-        columns |= elements.batch.take(fine[elements.rows]).columns
-        columns[self._array.column(ORDINAL)] = Column(Type.BIGINT, ordinals[fine])
-        batch = Batch(found.batch.ts[chosen], {field.name: columns[field.name] for field in self.stream.fields})
-        letters = [DeadLetter(int(found.rows[n]), why, raw(int(found.rows[n]))) for n, why in wrong.items()]
-        dead = sorted([*found.dead, *letters], key=lambda letter: letter.row)
-        return Decoded(batch, found.rows[chosen], dead, found.records, found.starts)
+        return Elements(self._array, counts, replace(elements, dead=self._dead(elements, lines)))
 
     def _no_array(self, arrays: Column, number: int) -> str:
         """The reason of a record that has something else at the array's place."""
         (text,) = arrays.slice(number, number + 1).to_values()
         return f"field {self._array.name!r} is {_cut(str(text))}, which is no array"
 
-    def _bad_elements(self, elements: Decoded, lines: bytes) -> list[tuple[int, str]]:
-        """The numbers of the elements that are not of the array's type, ascending, and the reasons."""
-        found = {letter.row: letter.reason for letter in elements.dead}
+    def _dead(self, elements: Decoded, lines: bytes) -> list[DeadLetter]:
+        """The elements that are not of the array's type."""
+        found = {letter.row: letter for letter in elements.dead}
         if self._array.rows and elements.starts is not None:
             data, begins = np.frombuffer(lines, np.uint8), elements.starts[:-1] + len(_BEGIN)
             for number in np.flatnonzero((data[begins] != ord("{")) & (data[begins] != ord("n"))).tolist():
-                text = lines[begins[number] : elements.starts[number + 1] - len(_END) - 1].decode()
-                found[number] = f"{_cut(text)} is not an object"
-        return sorted(found.items())
+                raw = lines[begins[number] : elements.starts[number + 1] - len(_END) - 1]
+                found[number] = DeadLetter(number, f"{_cut(raw.decode())} is not an object", raw)
+        return [found[number] for number in sorted(found)]
 
 
 def _cut(text: str) -> str:
@@ -119,6 +122,6 @@ def _cut(text: str) -> str:
 
 def json_decoder(stream: Stream | Table) -> JsonDecoder | UnnestingDecoder:
     """The decoder of JSON records of a stream or table."""
-    if isinstance(stream, Stream) and stream.unnested is not None:
+    if isinstance(stream, Stream) and stream.unnested:
         return UnnestingDecoder(stream)
     return JsonDecoder(stream)

@@ -124,7 +124,7 @@ class SourceFile:
         self._block_bytes = block_bytes
         self._position: Callable[[], int] = lambda: 0
         self.format, packed = self._format(path)
-        if isinstance(stream, Stream) and stream.unnested is not None and self.format != "json":
+        if isinstance(stream, Stream) and stream.unnested and self.format != "json":
             raise UsageError(f"{self._described}: arrays are read from JSON lines, not from {path}")
         if self.format == "parquet":
             self._open_parquet(path)

@@ -25,7 +25,7 @@ from tests.services.batch.test_run import run, write_csv
 Row = dict[str, Any]
 
 DECLARED = """
-CREATE STREAM orders (id BIGINT, items ARRAY<ROW(sku STRING, qty BIGINT)>, at TIMESTAMP)
+CREATE STREAM orders (id BIGINT, items ARRAY<ROW(sku STRING, qty BIGINT)>, tags ARRAY<STRING>, at TIMESTAMP)
   WITH (timestamp = 'at', disorder = '5 MILLISECONDS');
 CREATE STREAM moves (sku STRING, n BIGINT, at TIMESTAMP) WITH (timestamp = 'at', disorder = '5 MILLISECONDS');
 """
@@ -38,6 +38,8 @@ QUERIES = [
     f"SELECT O.id AS id, I.sku AS sku, I._ordinal AS place FROM {UNNESTED} EXCEPT moves M {{window}} ON M.sku = I.sku",
     f"SELECT I.sku AS sku, COUNT(*) AS n, SUM(I.qty) AS qty FROM {UNNESTED} GROUP BY I.sku EMIT EVERY 7 MILLISECONDS",
     f"SELECT O.id AS id, M.n AS n FROM moves M {{window}}, {UNNESTED} WHERE I.qty = M.n",
+    f"SELECT O.id AS id, I._ordinal AS place, T.value AS tag, T._ordinal AS other, M.n AS n FROM {UNNESTED} "
+    "CROSS JOIN UNNEST(O.tags) AS T, moves M {window} WHERE T.value = M.sku AND I.qty >= M.n",
 ]
 SKUS = st.sampled_from(["a", "b", None])
 
@@ -53,7 +55,12 @@ def streams(draw: st.DrawFn) -> dict[str, list[Row]]:
 
     item = st.none() | st.fixed_dictionaries({"sku": SKUS, "qty": st.integers(-1, 3)})
     orders = [
-        {"id": n, "items": draw(st.none() | st.lists(item, max_size=3)), "at": at}
+        {
+            "id": n,
+            "items": draw(st.none() | st.lists(item, max_size=3)),
+            "tags": draw(st.none() | st.lists(SKUS, max_size=2)),
+            "at": at,
+        }
         for n, at in enumerate(times(draw(st.integers(0, 12))))
     ]
     moves = [{"sku": draw(SKUS), "n": draw(st.integers(0, 3)), "at": at} for at in times(draw(st.integers(0, 12)))]
