@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.avro.rules import has_path
+from schemas.avro.rules import ElementKind, element_kinds, has_path
 from schemas.avro.schema import Avro, is_recursive
 from schemas.codecs.kernels import avro_records as codes
-from schemas.codecs.wanted import Wanted
+from schemas.codecs.wanted import Wanted, WantedArray
 from schemas.columns import I64
 from schemas.query import Path, Type
 
@@ -41,12 +41,12 @@ class Program:
     text_defaults: tuple[tuple[int, int], ...]
 
 
-def program_of(schema: Avro, wanted: Sequence[Wanted]) -> Program:
-    """Return the program that reads some columns of the records of a schema."""
+def program_of(schema: Avro, wanted: Sequence[Wanted], arrays: Sequence[WantedArray] = ()) -> Program:
+    """Return the program that reads some columns of the records of a schema, and finds the elements of some arrays."""
     if is_recursive(schema):
         return Program(np.array([[codes.STOP, 0, 0, 0]], np.int64), (), ())
     try:
-        return _written(schema, wanted)
+        return _written(schema, wanted, arrays)
     except _TooLong:
         return Program(np.array([[codes.STOP, 0, 0, 0]], np.int64), (), ())
 
@@ -55,11 +55,19 @@ class _TooLong(Exception):
     """A schema whose types are used so often that its program would be huge: it is left to the rules."""
 
 
-def _written(schema: Avro, wanted: Sequence[Wanted]) -> Program:
-    writer = _Writer()
-    slots = [(slot, one.type, one.path) for slot, one in enumerate(wanted) if has_path(schema, one.path)]
+def program_of_elements(kind: ElementKind, array: WantedArray) -> Program:
+    """Return the program that reads the elements of a kind, each as a record of its own."""
+    if array.rows and not kind.has_records_only:
+        return Program(np.array([[codes.STOP, 0, 0, 0]], np.int64), (), ())
+    return program_of(kind.items, array.elements)
+
+
+def _written(schema: Avro, wanted: Sequence[Wanted], arrays: Sequence[WantedArray]) -> Program:
+    writer = _Writer(element_kinds(schema, arrays))
+    slots: list[_Slot] = [(slot, one.type, one.path) for slot, one in enumerate(wanted) if has_path(schema, one.path)]
     for slot, _, _ in slots:
         writer.add(codes.NULL, slot)  # where a union, an array or a map turns out not to have it
+    slots += [(number, None, one.path) for number, one in enumerate(arrays) if has_path(schema, one.path)]
     writer.value(schema, slots, 0)
     defaults: list[tuple[int, int]] = []
     for slot, one in enumerate(wanted):
@@ -75,14 +83,18 @@ def _written(schema: Avro, wanted: Sequence[Wanted]) -> Program:
     return Program(np.array(writer.rows, np.int64), tuple(writer.texts), tuple(defaults))
 
 
-_Slots = Sequence[tuple[int, Type, Path]]
-"""What is wanted of a value: slot, type, and path from there on."""
+_Slot = tuple[int, Type | None, Path]
+"""What is wanted of a value: slot, type, and path from there on. Without a type it is an array, and the slot its
+number."""
+
+_Slots = Sequence[_Slot]
 
 
 class _Writer:
-    def __init__(self) -> None:
+    def __init__(self, kinds: Sequence[ElementKind]) -> None:
         self.rows: list[list[int]] = []
         self.texts: list[bytes] = []
+        self._kinds = kinds
 
     def add(self, code: int, a: int = 0, b: int = 0, c: int = 0) -> int:
         """Append an instruction; return its place."""
@@ -109,10 +121,19 @@ class _Writer:
             case "array" | "map":
                 self._items(type, slots, depth)
             case "null":
-                for slot, _, _ in slots:
-                    self.add(codes.NULL, slot)
+                self._nothing(slots)
             case _:
                 self._leaf(type, slots)
+
+    def _nothing(self, slots: _Slots) -> None:
+        """Append what forgets what is wanted: it is not there."""
+        for slot, wanted, _ in slots:
+            if wanted is not None:
+                self.add(codes.NULL, slot)
+                continue
+            own = [number for number, kind in enumerate(self._kinds) if kind.array == slot]
+            if own:
+                self.add(codes.NO_ITEMS, own[0], own[-1] + 1)
 
     def _end_of_path(self, slots: _Slots) -> None:
         """A record, array or map is no value of a column."""
@@ -126,22 +147,28 @@ class _Writer:
         leaving = []
         for i, one in enumerate(type.types):
             self.rows[branch + 1 + i][1] = len(self.rows)
-            for slot, _, path in slots:
-                if not has_path(one, path):
-                    self.add(codes.NULL, slot)
+            self._nothing([found for found in slots if not has_path(one, found[2])])
             self.value(one, [found for found in slots if has_path(one, found[2])], depth)
             leaving.append(self.add(codes.JUMP))
         for place in leaving:
             self.rows[place][1] = len(self.rows)
 
     def _items(self, type: Avro, slots: _Slots, depth: int) -> None:
-        self._end_of_path(slots)
+        unnested = [
+            number
+            for number, kind in enumerate(self._kinds)
+            for slot, wanted, path in slots
+            if (wanted, path, slot) == (None, (), kind.array) and kind.items is type.types[0]
+        ]
+        self._end_of_path([found for found in slots if not unnested or found[1] is not None])
         slots = [found for found in slots if found[2]]
         if depth >= codes.MAX_DEPTH:
             self.add(codes.STOP)
             return
         self.add(codes.BEGIN)
         begin = self.add(codes.NEXT)
+        for kind in unnested:
+            self.add(codes.ITEM, kind)
         is_map = type.kind == "map"
         steps = list(dict.fromkeys(path[0] for _, _, path in slots))
         if is_map and len(steps) > 1:
@@ -151,16 +178,20 @@ class _Writer:
                 codes.IF_KEY if is_map else codes.IF_ITEM, self.text(str(step).encode()) if is_map else int(step)
             )
             inside = [(s, t, path[1:]) for s, t, path in slots if path[0] == step]
-            for slot, _, _ in inside if is_map else ():
-                self.add(codes.NULL, slot)  # what an equal key before it has left
+            self._nothing(inside if is_map else ())  # of what an equal key before it has left
             self.value(type.types[0], inside, depth + 1)
-            self.add(codes.JUMP, begin)
+            self._next_item(unnested, begin)
             self.rows[otherwise][2] = len(self.rows)
         if is_map and not steps:
             self.add(codes.SKIP_BYTES)
         self.value(type.types[0], (), depth + 1)
-        self.add(codes.JUMP, begin)
+        self._next_item(unnested, begin)
         self.rows[begin][1] = len(self.rows)
+
+    def _next_item(self, unnested: Sequence[int], begin: int) -> None:
+        for kind in unnested:
+            self.add(codes.ITEM_END, kind)
+        self.add(codes.JUMP, begin)
 
     def _leaf(self, type: Avro, slots: _Slots) -> None:
         if not slots:
@@ -190,7 +221,7 @@ class _Writer:
             case _:
                 self.add(codes.SKIP_BYTES)
 
-    def _read(self, type: Avro, slot: int, wanted: Type) -> None:
+    def _read(self, type: Avro, slot: int, wanted: Type | None) -> None:
         """Append what reads a value into a slot, as `rules` converts it."""
         unit = type.logical.rpartition("-")[2]
         match type.kind, wanted:

@@ -24,7 +24,7 @@ from typing import Any
 
 from schemas.avro.schema import MAX_NESTING, Avro
 from schemas.codecs.decoded import RecordError, Value, check_value, refused, shown
-from schemas.codecs.wanted import Wanted
+from schemas.codecs.wanted import Wanted, WantedArray
 from schemas.paths import path_text
 from schemas.query import Path, Type
 
@@ -49,16 +49,60 @@ class _Leaf:
     value: Any
 
 
+class _Items(list[Any]):
+    """An array's items, their type, and where each begins and ends."""
+
+    def __init__(self, type: Avro) -> None:
+        super().__init__()
+        self.type = type
+        self.bounds: list[tuple[int, int]] = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ElementKind:
+    """A type that the elements of an array may have: one, but where a union has several arrays.
+
+    Attributes:
+        array: the array's number.
+        items: the type.
+    """
+
+    array: int
+    items: Avro
+
+    @property
+    def has_records_only(self) -> bool:
+        """Whether each element is a record, a map or null."""
+        return all(one.kind in ("record", "map", "null") for one in _types_at(self.items, ()))
+
+
+def element_kinds(schema: Avro, arrays: Sequence[WantedArray]) -> list[ElementKind]:
+    """The kinds of the elements that some arrays in records of a schema may have, those of an array together."""
+    found: dict[tuple[int, int], ElementKind] = {}
+    for number, array in enumerate(arrays):
+        for type in _types_at(schema, array.path):
+            if type.kind == "array":
+                found.setdefault((number, id(type.types[0])), ElementKind(number, type.types[0]))
+    return list(found.values())
+
+
 class AvroRules:
     """Decodes the bytes of one record, without any frame, to the values of columns.
 
     Args:
         schema: with which the record was written.
+        arrays: whose elements are found, too.
+        rows: whether it is a record, a map or null, and nothing else.
     """
 
-    def __init__(self, schema: Avro, wanted: Sequence[Wanted]) -> None:
+    def __init__(
+        self, schema: Avro, wanted: Sequence[Wanted], arrays: Sequence[WantedArray] = (), *, rows: bool = False
+    ) -> None:
         self._schema = schema
         self._wanted = tuple(wanted)
+        self._arrays = tuple(arrays)
+        self._rows = rows
+        self._kinds = {(one.array, id(one.items)): n for n, one in enumerate(element_kinds(schema, arrays))}
 
     def values(self, raw: bytes) -> list[Value]:
         """Return the value of each column, None for NULL.
@@ -66,28 +110,63 @@ class AvroRules:
         Raises:
             RecordError: with the reason.
         """
+        record = self._read(raw)
+        if self._rows and not (record is None or isinstance(record, dict)):
+            raise RecordError(f"{_shown(record)} is no record")
+        return [self._value(record, one) for one in self._wanted]
+
+    def elements(self, raw: bytes) -> list[tuple[int, bytes]]:
+        """Return the elements of the arrays, each with the number of its kind.
+
+        Raises:
+            RecordError: with the reason.
+        """
+        record, found = self._read(raw), []
+        for number, array in enumerate(self._arrays):
+            place = _at(record, array.path)
+            if isinstance(place, _Items):
+                kind = self._kinds[number, id(place.type)]
+                found += [(kind, raw[begin:end]) for begin, end in place.bounds]
+            elif place is not None:
+                raise RecordError(f"field '{array.name}' is {_shown(place)}, which is no array")
+        return found
+
+    def _read(self, raw: bytes) -> Any:
         reader = _Reader(raw)
         record = reader.read(self._schema)
         if reader.at < len(raw):
             over = len(raw) - reader.at
             raise RecordError(f"{over} bytes follow the Avro record: it was written with another schema")
-        return [self._value(record, one) for one in self._wanted]
+        return record
 
     def _value(self, record: Any, wanted: Wanted) -> Value:
         if not has_path(self._schema, wanted.path):
             return wanted.default
-        for step in wanted.path:
-            if isinstance(record, dict) and isinstance(step, str):
-                record = record.get(step)
-            elif isinstance(record, list) and isinstance(step, int) and step < len(record):
-                record = record[step]
-            else:
-                return None
+        record = _at(record, wanted.path)
         if record is None:
             return None
         if not isinstance(record, _Leaf):
-            raise refused(wanted.name, wanted.type, "an array" if isinstance(record, list) else "a record")
+            raise refused(wanted.name, wanted.type, _shown(record))
         return _converted(record.type, record.value, wanted)
+
+
+def _at(record: Any, path: Path) -> Any:
+    """What is at a path in a record; None where nothing is."""
+    for step in path:
+        if isinstance(record, dict) and isinstance(step, str):
+            record = record.get(step)
+        elif isinstance(record, list) and isinstance(step, int) and step < len(record):
+            record = record[step]
+        else:
+            return None
+    return record
+
+
+def _shown(value: Any) -> str:
+    """What the reader has read, for a message."""
+    if isinstance(value, _Leaf):
+        return f"{value.type} {shown(value.value)}"
+    return "an array" if isinstance(value, list) else "a record"
 
 
 def has_path(schema: Avro, path: Path) -> bool:
@@ -117,6 +196,21 @@ def misfits(schema: Avro, wanted: Sequence[Wanted]) -> list[str]:
         elif values and not any(_accepts(type, one.type) for type in values):
             kinds = " or ".join(map(str, types))
             found.append(f"column '{one.name}' {one.type}, which the schema has as {kinds}")
+    return found
+
+
+def array_misfits(schema: Avro, arrays: Sequence[WantedArray]) -> list[str]:
+    """Return which arrays, or columns of their elements, no record of a schema can have, and why."""
+    found = []
+    for array in arrays:
+        types = _types_at(schema, array.path)
+        items = [type.types[0] for type in types if type.kind == "array"]
+        if not items:
+            why = f"has as {' or '.join(map(str, types))}" if types else "does not have"
+            found.append(f"array '{array.name}', which the schema {why}")
+            continue
+        kinds = [kind for type in items for kind in _types_at(type, ()) if kind.kind != "null"]
+        found += misfits(kinds[0] if len(kinds) == 1 else Avro("union", types=tuple(kinds)), array.elements)
     return found
 
 
@@ -237,11 +331,14 @@ class _Reader:
         except UnicodeDecodeError:
             return found
 
-    def _array(self, item: Avro) -> list[Any]:
-        found: list[Any] = []
+    def _array(self, item: Avro) -> _Items:
+        found = _Items(item)
         while count := self._count():
             self._check_items(count)
-            found += [self.read(item) for _ in range(count)]
+            for _ in range(count):
+                begin = self.at
+                found.append(self.read(item))
+                found.bounds.append((begin, self.at))
         return found
 
     def _map(self, value: Avro) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from schemas.query import (
 FORMATS = ("json", "json-schema", "avro", "protobuf", "csv", "string")
 KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro", "protobuf")
 TABLE_FORMATS = ("json", "csv", "parquet")
-WITH_ARRAYS = ("json", "json-schema")
+WITH_ARRAYS = ("avro", "json", "json-schema", "protobuf")
 """The formats whose arrays are read."""
 ELEMENT = "value"
 """What an element is called that is a value itself."""
@@ -159,7 +159,7 @@ def _bind_arrays(
         if name in seen:
             raise text.error(f"column {name!r} is declared twice", name_token)
         if format not in WITH_ARRAYS:
-            raise text.error(f"arrays are read of format {' and '.join(WITH_ARRAYS)} only, not {format!r}", name_token)
+            raise text.error(f"arrays are read of {', '.join(WITH_ARRAYS)}, not of {format!r}", name_token)
         seen.add(name)
         rows = isinstance(element, Tree)
         own: dict[str, Field] = {}

@@ -6,7 +6,7 @@ how many numbers there are, and the numbers, of which `[0]` is written as one ze
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,21 @@ from google.protobuf.descriptor import Descriptor
 from schemas.codecs.decoded import RecordError, Value
 from schemas.codecs.kernels.avro_records import schema_ids
 from schemas.codecs.kernels.protobuf_records import decode_protobuf
-from schemas.codecs.schema_decoder import FRAME, RecordReader, SchemaDecoder, check_number
+from schemas.codecs.schema_decoder import (
+    FRAME,
+    NO_ELEMENTS,
+    RecordReader,
+    SchemaDecoder,
+    ValueReader,
+    check_number,
+    found_by,
+)
 from schemas.codecs.slots import Slots
-from schemas.codecs.wanted import Wanted
+from schemas.codecs.wanted import Wanted, wanted_arrays
 from schemas.columns import I64, U8
 from schemas.protobuf.descriptors import ProtobufSchema
-from schemas.protobuf.layout import Table, table_of
-from schemas.protobuf.rules import ProtobufRules
+from schemas.protobuf.layout import Table, table_of, table_of_elements
+from schemas.protobuf.rules import ElementRules, ProtobufRules, array_field
 from schemas.query import Stream
 
 SchemaOf = Callable[[int], ProtobufSchema]
@@ -40,27 +48,56 @@ _FIRST = (0,)
 class _Reader:
     rules: ProtobufRules
     table: Table | None
+    kinds: Mapping[int, tuple[int, ValueReader]]
 
     @property
     def texts(self) -> Sequence[bytes]:
         return () if self.table is None else self.table.texts
 
-    def run(self, slots: Slots, rows: I64, begins: I64, ends: I64, spans: I64) -> None:
-        table = self.table
-        if table is not None:
-            outputs = slots.words, slots.floats, slots.valid, slots.status
-            tables = table.fields, table.ranges, table.defaults, table.default_ranges
-            decode_protobuf(slots.data, rows, begins, ends, *tables, spans, *outputs)
+    def run(self, slots: Slots, rows: I64, begins: I64, ends: I64, spans: I64) -> I64:
+        return _run(self.table, slots, (rows, begins, ends), spans, finds=bool(self.kinds))
 
     def values(self, raw: bytes) -> list[Value]:
         return self.rules.values(raw)
+
+    def elements(self, raw: bytes) -> list[tuple[int, bytes]]:
+        return self.rules.elements(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class _ElementReader:
+    rules: ElementRules
+    table: Table | None
+
+    @property
+    def texts(self) -> Sequence[bytes]:
+        return () if self.table is None else self.table.texts
+
+    def run(self, slots: Slots, rows: I64, begins: I64, ends: I64, spans: I64) -> I64:
+        return _run(self.table, slots, (rows, begins, ends), spans, finds=False)
+
+    def values(self, raw: bytes) -> list[Value]:
+        return self.rules.values(raw)
+
+
+def _run(table: Table | None, slots: Slots, records: tuple[I64, I64, I64], spans: I64, *, finds: bool) -> I64:
+    """Run the pass by a table, if there is one; `finds` says whether it may find elements."""
+    if table is None:
+        return NO_ELEMENTS
+    outputs = slots.words, slots.floats, slots.valid, slots.status
+    tables = table.fields, table.ranges, table.defaults, table.default_ranges
+
+    def decode(found: I64) -> int:
+        return int(decode_protobuf(slots.data, *records, *tables, spans, *outputs, found))
+
+    return found_by(decode, *records, any_=finds)
 
 
 class ProtobufDecoder(SchemaDecoder):
     """Decodes the records of one stream. Safe to call from several threads.
 
     Args:
-        wanted: where the stream's fields are in the records, in their order.
+        wanted: where the stream's fields are in the records, in their order, without those of unnested arrays.
         schema: the message type of all records, which have no frame; or what returns a schema by its number in the
             frame.
     """
@@ -68,6 +105,7 @@ class ProtobufDecoder(SchemaDecoder):
     def __init__(self, stream: Stream, wanted: Sequence[Wanted], schema: Descriptor | SchemaOf) -> None:
         super().__init__(stream)
         self._wanted = tuple(wanted)
+        self._arrays = wanted_arrays(stream)
         self._schema_of = schema if callable(schema) else None
         self._type = None if callable(schema) else schema
 
@@ -97,7 +135,13 @@ class ProtobufDecoder(SchemaDecoder):
             if not places:
                 raise RecordError(f"the frame of the record names no message type that is among the first {MOST}")
             found = self._schema_of(id_).message(places)
-        return _Reader(ProtobufRules(found, self._wanted), table_of(found, self._wanted))
+        kinds: dict[int, tuple[int, ValueReader]] = {}
+        for number, array in enumerate(self._arrays):
+            field = array_field(found, array.path)
+            if field is not None:
+                kinds[number] = number, _ElementReader(ElementRules(field, array), table_of_elements(field, array))
+        rules = ProtobufRules(found, self._wanted, self._arrays)
+        return _Reader(rules, table_of(found, self._wanted, self._arrays), kinds)
 
 
 def _packed(places: tuple[int, ...]) -> int:

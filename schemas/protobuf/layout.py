@@ -7,16 +7,16 @@ that are the same field, texts that are times, numbers of closed enums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from schemas.codecs.kernels import protobuf_records as codes
-from schemas.codecs.wanted import Wanted
+from schemas.codecs.wanted import Wanted, WantedArray
 from schemas.columns import I64
-from schemas.protobuf.rules import TIMESTAMP, VARINT, WIRE_TYPES, WRAPPERS, F, accepts
+from schemas.protobuf.rules import TIMESTAMP, VARINT, WIRE_TYPES, WRAPPERS, F, accepts, is_array
 from schemas.query import Path, Type
 
 MAX_SYMBOLS = 10_000
@@ -71,11 +71,26 @@ class _Type:
     defaults: list[tuple[int, int]] = field(default_factory=list)
 
 
-def table_of(descriptor: Descriptor, wanted: Sequence[Wanted]) -> Table | None:
-    """Return the table that reads some columns of the records of a type; None if the rules have to."""
+def table_of(descriptor: Descriptor, wanted: Sequence[Wanted], arrays: Sequence[WantedArray] = ()) -> Table | None:
+    """Return the table that reads some columns of the records of a type, and finds the elements of some arrays, whose
+    kinds are their numbers; None if the rules have to."""
+    slots: list[_Slot] = [(slot, one.type, one.path) for slot, one in enumerate(wanted)]
+    slots += [(number, None, array.path) for number, array in enumerate(arrays)]
+    return _table(lambda maker: maker.add(descriptor, slots, 1))
+
+
+def table_of_elements(field: FieldDescriptor, array: WantedArray) -> Table | None:
+    """Return the table that reads the elements of an array, each as a record of its own; None if the rules have to."""
+    if array.rows:
+        return table_of(field.message_type, array.elements) if field.type == F.TYPE_MESSAGE else None
+    (one,) = array.elements
+    return _table(lambda maker: maker.add_element(field, one.type))
+
+
+def _table(fill: Callable[[_Maker], object]) -> Table | None:
     maker = _Maker()
     try:
-        maker.add(descriptor, [(slot, one.type, one.path) for slot, one in enumerate(wanted)], 1)
+        fill(maker)
     except _Uncompiled:
         return None
     rows = [row for one in maker.types for row in one.fields.values()]
@@ -93,8 +108,11 @@ def _ends(sizes: Sequence[int]) -> I64:
     return np.array([0, *np.cumsum(sizes)], np.int64)
 
 
-_Slots = Sequence[tuple[int, Type, Path]]
-"""What is wanted of a message: slot, type, and path from there on."""
+_Slot = tuple[int, Type | None, Path]
+"""What is wanted of a message: slot, type, and path from there on. Without a type it is an array, and the slot its
+number."""
+
+_Slots = Sequence[_Slot]
 
 
 class _Maker:
@@ -109,7 +127,7 @@ class _Maker:
             raise _Uncompiled
         made, number = _Type(), len(self.types)
         self.types.append(made)
-        by_field: dict[str, list[tuple[int, Type, Path]]] = {}
+        by_field: dict[str, list[_Slot]] = {}
         for slot, type, path in slots:
             by_field.setdefault(str(path[0]), []).append((slot, type, path[1:]))
         for name, inside in by_field.items():
@@ -119,7 +137,22 @@ class _Maker:
         self._add_oneofs(descriptor, made)
         return number
 
+    def add_element(self, found: FieldDescriptor, type: Type) -> None:
+        """Add the type of a message that is one value of a repeated field."""
+        if not accepts(type, found) or (type is Type.TIMESTAMP and found.type == F.TYPE_STRING):
+            raise _Uncompiled
+        if found.type == F.TYPE_MESSAGE:
+            self._message(found.message_type, [(0, type, ())], 0)
+            return
+        made = _Type()
+        self.types.append(made)
+        row = self._scalar(found, 0, type, made)
+        row[codes.NUMBER] = codes.BARE
+        made.fields[codes.BARE] = row
+
     def _field(self, found: FieldDescriptor, slots: _Slots, made: _Type, depth: int) -> list[int]:
+        if len(slots) == 1 and slots[0][1:] == (None, ()) and is_array(found) and not _is_closed(found):
+            return _row(found, codes.ELEMENTS, slots[0][0])
         if found.is_repeated:
             raise _Uncompiled
         if found.type == F.TYPE_MESSAGE:
@@ -129,7 +162,7 @@ class _Maker:
         ((slot, type, path),) = slots
         if path:
             return _row(found, codes.SKIP)  # a path through what is no message: NULL
-        if not accepts(type, found) or (type is Type.TIMESTAMP and found.type == F.TYPE_STRING):
+        if type is None or not accepts(type, found) or (type is Type.TIMESTAMP and found.type == F.TYPE_STRING):
             raise _Uncompiled
         return self._scalar(found, slot, type, made)
 
@@ -141,6 +174,8 @@ class _Maker:
         if len(slots) > 1:
             raise _Uncompiled
         ((slot, type, _),) = whole
+        if type is None:
+            raise _Uncompiled
         if descriptor.full_name in WRAPPERS and accepts(type, descriptor.fields_by_name["value"]):
             return self.add(descriptor, [(slot, type, ("value",))], depth + 1)
         if descriptor.full_name != TIMESTAMP or type is not Type.TIMESTAMP:
@@ -158,7 +193,7 @@ class _Maker:
         if action == codes.SKIP:
             raise _Uncompiled
         if found.type == F.TYPE_ENUM:
-            if found.enum_type.is_closed:
+            if _is_closed(found):
                 raise _Uncompiled
             if type is Type.STRING:
                 action, more = codes.SYMBOL, len(self.texts)
@@ -188,6 +223,11 @@ class _Maker:
                     row = made.fields.setdefault(member.number, _row(member, codes.SKIP))
                     row[codes.ONEOF] = self._oneofs
                 self._oneofs += 1
+
+
+def _is_closed(found: FieldDescriptor) -> bool:
+    """Whether numbers that its enum does not have are no values of a field."""
+    return bool(found.type == F.TYPE_ENUM and found.enum_type.is_closed)
 
 
 def _row(found: FieldDescriptor, action: int, slot: int = 0, more: int = 0, count: int = 0) -> list[int]:

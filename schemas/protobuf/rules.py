@@ -26,7 +26,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from schemas.codecs.decoded import RecordError, Value, check_value, refused, shown
-from schemas.codecs.wanted import Wanted
+from schemas.codecs.wanted import Wanted, WantedArray
 from schemas.paths import path_text
 from schemas.query import Path, Type
 
@@ -78,11 +78,16 @@ _Parsed = dict[int, list[tuple[int, int, _Raw]]]
 
 
 class ProtobufRules:
-    """Reads records of one message type."""
+    """Reads records of one message type.
 
-    def __init__(self, descriptor: Descriptor, wanted: Sequence[Wanted]) -> None:
+    Args:
+        arrays: whose elements are found, too.
+    """
+
+    def __init__(self, descriptor: Descriptor, wanted: Sequence[Wanted], arrays: Sequence[WantedArray] = ()) -> None:
         self._descriptor = descriptor
         self._wanted = tuple(wanted)
+        self._arrays = tuple(arrays)
 
     def values(self, raw: bytes) -> list[Value]:
         """Return the values of the columns.
@@ -93,6 +98,47 @@ class ProtobufRules:
         reader = _Reader()
         reader.parsed(raw)
         return [reader.column(self._descriptor, raw, one) for one in self._wanted]
+
+    def elements(self, raw: bytes) -> list[tuple[int, bytes]]:
+        """Return the elements of the arrays, each with its array's number. A number is as it is in a field, without the
+        tag; of texts and messages there are the bytes alone.
+
+        Raises:
+            RecordError: the bytes are no such message, or there is something else at an array's place.
+        """
+        reader = _Reader()
+        return [
+            (number, element)
+            for number, array in enumerate(self._arrays)
+            for element in reader.elements(self._descriptor, raw, array)
+        ]
+
+
+class ElementRules:
+    """Reads the elements of an array, as `ProtobufRules.elements` returns them.
+
+    Args:
+        field: the repeated field.
+    """
+
+    def __init__(self, field: FieldDescriptor, array: WantedArray) -> None:
+        self._field = field
+        self._array = array
+
+    def values(self, raw: bytes) -> list[Value]:
+        """Return the values of the columns.
+
+        Raises:
+            RecordError: the bytes are no such element, or a column does not accept its value.
+        """
+        field, reader = self._field, _Reader()
+        if not self._array.rows:
+            (one,) = self._array.elements
+            return [reader.converted(one, _bare(field, raw), field)]
+        if field.type != F.TYPE_MESSAGE:
+            raise RecordError(f"a value of type {_named(field)} is no message")
+        reader.parsed(raw)
+        return [reader.column(field.message_type, raw, one) for one in self._array.elements]
 
 
 class _Reader:
@@ -117,6 +163,25 @@ class _Reader:
         value, field = found
         if value is None:
             raise refused(one.name, one.type, "a map" if is_map(field) else "a repeated field")
+        return self.converted(one, value, field)
+
+    def elements(self, descriptor: Descriptor, raw: bytes, array: WantedArray) -> list[bytes]:
+        """The elements of an array."""
+        found = self._at(descriptor, raw, array.path)
+        if found is None:
+            return []
+        value, field = found
+        if value is not None or not is_array(field):
+            what = "a map" if value is None else f"a value of type {_named(field)}"
+            raise RecordError(f"field '{array.name}' is {what}, which is no array")
+        if above := array.path[:-1]:
+            around = self._at(descriptor, raw, above)
+            assert around is not None
+            raw = around[0]
+        return [_as_bare(field, one) for one in self._on_wire(raw, field)]
+
+    def converted(self, one: Wanted, value: Any, field: FieldDescriptor) -> Value:
+        """A value of a field as that of a column."""
         if field.type == F.TYPE_MESSAGE:
             assert isinstance(value, bytes)
             message = field.message_type
@@ -181,14 +246,19 @@ class _Reader:
         return [(place, value) for place, value in made if _is_known(field, value)]
 
     def _repeated(self, raw: bytes, field: FieldDescriptor) -> list[Any]:
-        """The values of a repeated field, packed or not."""
-        wire, found = WIRE_TYPES.get(field.type, VARINT), []
+        """The values of a repeated field."""
+        return [_scalar(field, value) for value in self._on_wire(raw, field)]
+
+    def _on_wire(self, raw: bytes, field: FieldDescriptor) -> list[_Raw]:
+        """The values of a repeated field as they are written, packed or not."""
+        wire = WIRE_TYPES.get(field.type, VARINT)
+        found: list[_Raw] = []
         for _, own, value in self.parsed(raw).get(field.number, ()):
             if own == wire:
-                found.append(_scalar(field, value))
+                found.append(value)
             elif own == LENGTH and isinstance(value, bytes):
-                found += [_scalar(field, one) for one in _packed(value, wire)]
-        return [value for value in found if _is_known(field, value)]
+                found += _packed(value, wire)
+        return [value for value in found if _is_known(field, _scalar(field, value))]
 
     def _entry(self, raw: bytes, field: FieldDescriptor, key: str | int) -> tuple[Any, FieldDescriptor] | None:
         """The last entry of a map under a key, which is text or a whole number."""
@@ -204,6 +274,27 @@ class _Reader:
                     return b"".join(parts), values
                 return (parts[-1] if parts else _default(values)), values
         return None
+
+
+def _bare(field: FieldDescriptor, raw: bytes) -> Any:
+    """The value of a field that bytes without a tag are."""
+    wire = WIRE_TYPES.get(field.type, VARINT)
+    return _scalar(field, raw if wire == LENGTH else _packed(raw, wire)[0])
+
+
+def _as_bare(field: FieldDescriptor, value: _Raw) -> bytes:
+    """The bytes of a value as they are in a field, without the tag and the length."""
+    if isinstance(value, bytes):
+        return value
+    wire = WIRE_TYPES.get(field.type, VARINT)
+    if wire != VARINT:
+        return value.to_bytes(8 if wire == FIXED_64 else 4, "little")
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int, _Raw]]:
@@ -323,6 +414,11 @@ def is_map(field: FieldDescriptor) -> bool:
     return bool(message is not None and message.GetOptions().map_entry)
 
 
+def is_array(field: FieldDescriptor) -> bool:
+    """Whether a field is an array, and no map."""
+    return bool(field.is_repeated and not is_map(field) and field.type != F.TYPE_GROUP)
+
+
 def _converted(one: Wanted, value: Any, field: FieldDescriptor) -> Value:
     if field.type == F.TYPE_ENUM:
         if one.type is Type.STRING:
@@ -368,6 +464,32 @@ def misfits(descriptor: Descriptor, wanted: Sequence[Wanted]) -> list[str]:
         elif not accepts(one.type, field):
             found.append(f"column '{one.name}'{place} {one.type}, which the schema has as {_named(field)}")
     return found
+
+
+def array_misfits(descriptor: Descriptor, arrays: Sequence[WantedArray]) -> list[str]:
+    """Say which arrays, or what of their elements, records of a type cannot have; empty if all fits."""
+    found = []
+    for array in arrays:
+        field = array_field(descriptor, array.path)
+        if field is None:
+            other = _field_at(descriptor, array.path)
+            why = "does not have" if other is None else f"has as {_named(other)}"
+            found.append(f"array '{array.name}', which the schema {why}")
+        elif not array.rows:
+            (one,) = array.elements
+            if not accepts(one.type, field):
+                found.append(f"array '{array.name}' of {one.type}, of which the schema has {_named(field)}")
+        elif field.type != F.TYPE_MESSAGE:
+            found.append(f"array '{array.name}' of ROW, of which the schema has {_named(field)}")
+        else:
+            found += misfits(field.message_type, array.elements)
+    return found
+
+
+def array_field(descriptor: Descriptor, path: Path) -> FieldDescriptor | None:
+    """The repeated field at a path; None if the type has none."""
+    field = _field_at(descriptor, (*path, 0))
+    return field if field is not None and is_array(field) else None
 
 
 def _named(field: FieldDescriptor) -> str:

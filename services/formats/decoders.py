@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from schemas.avro.decoder import AvroDecoder
-from schemas.avro.rules import misfits
+from schemas.avro.rules import array_misfits, misfits
 from schemas.codecs.csv_codec import CsvDecoder
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.json_schema import FramedJsonDecoder
 from schemas.codecs.string_codec import StringDecoder
-from schemas.codecs.wanted import Wanted
+from schemas.codecs.wanted import wanted_arrays, wanted_of
 from schemas.errors import DataError, UsageError
 from schemas.nested.json_arrays import json_decoder
+from schemas.nested.schema_arrays import unnesting
 from schemas.query import ENVELOPES, Query, Stream, Type
 from services.formats.changelogs import EnvelopeDecoder, VersionDecoder, keys_only
 from services.formats.records import (
@@ -76,8 +77,8 @@ class Decoders:
             from schemas.protobuf.decoder import ProtobufDecoder  # not above: few need it
 
             of_file = None if file is None else file.named(stream.message)
-            return ProtobufDecoder(stream, wanted_of(stream), of_file or self._logged(stream, "value"))
-        return AvroDecoder(stream, wanted_of(stream), file or self._logged(stream, "value"))
+            return unnesting(ProtobufDecoder(stream, wanted_of(stream), of_file or self._logged(stream, "value")))
+        return unnesting(AvroDecoder(stream, wanted_of(stream), file or self._logged(stream, "value")))
 
     def _logged(self, stream: Stream, part: str) -> Callable[[int], Any]:
         """What returns the schemas of a stream's values or keys by their numbers, and logs each."""
@@ -192,12 +193,8 @@ def misfits_of(schema: Any, stream: Stream) -> list[str]:
         DataError: the schema does not have the stream's message type.
     """
     if stream.format == "avro":
-        return misfits(schema, wanted_of(stream))
+        return misfits(schema, wanted_of(stream)) + array_misfits(schema, wanted_arrays(stream))
     from schemas.protobuf import rules  # not above: few need it
 
-    return rules.misfits(schema.named(stream.message), wanted_of(stream))
-
-
-def wanted_of(stream: Stream) -> tuple[Wanted, ...]:
-    """What is read of each record of a stream."""
-    return tuple(Wanted(one.name, one.place, one.type) for one in stream.fields)
+    type = schema.named(stream.message)
+    return rules.misfits(type, wanted_of(stream)) + rules.array_misfits(type, wanted_arrays(stream))

@@ -19,9 +19,9 @@ from ops.bench.decode.shapes import FRAME, NUMBER, PLACE, Shape, Values, long_by
 from schemas.avro.decoder import AvroDecoder
 from schemas.codecs.decoded import Decoded
 from schemas.codecs.json_codec import JsonDecoder
+from schemas.codecs.wanted import wanted_of
 from schemas.errors import InvariantError
 from schemas.protobuf.decoder import ProtobufDecoder
-from services.formats.decoders import wanted_of
 from services.formats.records import Decoder
 
 

@@ -49,6 +49,9 @@ IF_ITEM: Final = 19  # a: the item's place, b: where to otherwise
 IF_KEY: Final = 20  # a: the key's number among the texts, b: where to otherwise
 STOP: Final = 21  # what follows is not for this pass
 SCALED_LONG: Final = 22  # slot; divided by b, multiplied by c; if c is not 1, a number of 32 bits
+ITEM: Final = 23  # an element begins; a: its kind
+ITEM_END: Final = 24  # the last one of kind a
+NO_ITEMS: Final = 25  # kinds from a to before b: there are none
 
 INT: Final = 1
 
@@ -103,7 +106,8 @@ def decode_avro(
     floats: npt.NDArray[np.float64],
     valid: Mask,
     status: U8,
-) -> None:
+    items_found: I64,
+) -> int:
     """Decode some records of a block.
 
     Args:
@@ -113,7 +117,13 @@ def decode_avro(
         program: (instructions, 4).
         texts: (t,) spans of the symbols of enums and the keys of maps.
         words, floats, valid, status: as of `slots.Slots`; DECODED or UNSURE is set for each of `rows`.
+        items_found: (room, 4) out, the elements of arrays in records that are DECODED: kind, row, begin, end.
+
+    Returns:
+        how many elements there are. If that is more than there is room for, the first ones are there.
     """
+    room = len(items_found)
+    found = 0
     left = np.zeros(MAX_DEPTH, np.int64)
     place = np.zeros(MAX_DEPTH, np.int64)
     number = np.empty(1, np.uint64)
@@ -127,6 +137,7 @@ def decode_avro(
         pc = 0
         depth = -1
         items = 0
+        first = found
         status[row] = UNSURE
         while True:
             code = program[pc, 0]
@@ -280,6 +291,25 @@ def decode_avro(
                 if not _same_text(data, p, length, texts[a]):
                     pc = program[pc - 1, 2]
                 p += length
+            elif code == ITEM:
+                if found < room:
+                    items_found[found, 0] = a
+                    items_found[found, 1] = row
+                    items_found[found, 2] = p
+                found += 1
+            elif code == ITEM_END:
+                if found <= room:
+                    last = found - 1
+                    while items_found[last, 0] != a:
+                        last -= 1
+                    items_found[last, 3] = p
+            elif code == NO_ITEMS:
+                # Not so if an equal key of a map has left some.
+                some = False
+                for k in range(first, min(found, room)):
+                    some |= a <= items_found[k, 0] < program[pc - 1, 2]
+                if some:
+                    break
             elif code == END:
                 if p == end:
                     status[row] = DECODED
@@ -288,6 +318,9 @@ def decode_avro(
                 break
             if p > end:
                 break
+        if status[row] != DECODED:
+            found = first
+    return found
 
 
 @compiled

@@ -61,12 +61,16 @@ DOUBLE: Final = 15
 TEXT: Final = 16
 SECONDS: Final = 17
 NANOS: Final = 18
+ELEMENTS: Final = 19  # of a repeated field; SLOT is their kind
 
 AS_DOUBLE: Final = 64
 """Added to the action of a whole number whose column is a DOUBLE."""
 
 _MAX_SECONDS: Final = np.int64(1) << np.int64(50)
 _LOW: Final = np.uint64(0xFFFFFFFF)
+
+BARE: Final = 0
+"""The number of a field whose value is the whole record, without a tag: the one field of type 0."""
 
 
 @compiled
@@ -108,6 +112,17 @@ def _unzigzag(value: np.uint64) -> np.int64:
 
 
 @compiled
+def _add_element(items_found: I64, found: int, kind: int, row: int, begin: int, end: int) -> int:
+    """Note an element, if there is room; return how many there are."""
+    if found < len(items_found):
+        items_found[found, 0] = kind
+        items_found[found, 1] = row
+        items_found[found, 2] = begin
+        items_found[found, 3] = end
+    return found + 1
+
+
+@compiled
 def decode_protobuf(
     data: U8,
     rows: I64,
@@ -122,7 +137,8 @@ def decode_protobuf(
     floats: npt.NDArray[np.float64],
     valid: Mask,
     status: U8,
-) -> None:
+    items_found: I64,
+) -> int:
     """Decode some records of a block.
 
     Args:
@@ -135,7 +151,13 @@ def decode_protobuf(
         default_ranges: (m + 1,) as `ranges`.
         texts: (t,) spans of the symbols of enums.
         words, floats, valid, status: as of `slots.Slots`; DECODED or UNSURE is set for each of `rows`.
+        items_found: (room, 4) out, the elements of repeated fields in records that are DECODED: kind, row, begin, end.
+
+    Returns:
+        how many elements there are. If that is more than there is room for, the first ones are there.
     """
+    found = 0
+    bare = len(fields) > 0 and fields[0, NUMBER] == BARE
     until = np.zeros(MAX_DEPTH, np.int64)
     type_at = np.zeros(MAX_DEPTH, np.int64)
     messages = len(ranges) - 1
@@ -153,6 +175,7 @@ def decode_protobuf(
         p = begins[row]
         end = ends[row]
         status[row] = UNSURE
+        first = found
         seen[:] = False
         oneofs[:] = False
         depth = 0
@@ -175,13 +198,18 @@ def decode_protobuf(
                 if depth == 0 and p == end:
                     status[row] = DECODED
                 break
-            p, tag = _varint(data, p)
-            if p < 0 or p > until[depth] or tag > _LOW:
-                break
-            wire = np.int64(tag & np.uint64(7))
-            field = np.int64(tag >> np.uint64(3))
-            if field == 0:
-                break
+            if bare:
+                wire = fields[0, WIRE]
+                field = np.int64(BARE)
+            else:
+                p, tag = _varint(data, p)
+                if p < 0 or p > until[depth] or tag > _LOW:
+                    break
+                wire = np.int64(tag & np.uint64(7))
+                field = np.int64(tag >> np.uint64(3))
+                if field == 0:
+                    break
+            begin = p
             at = np.int64(-1)
             for k in range(ranges[type_at[depth]], ranges[type_at[depth] + 1]):
                 if fields[k, NUMBER] == field:
@@ -190,9 +218,9 @@ def decode_protobuf(
             action = np.int64(SKIP)
             slot = np.int64(0)
             if at >= 0:
-                if fields[at, WIRE] != wire:
-                    break
                 action = fields[at, ACTION]
+                if fields[at, WIRE] != wire and (action != ELEMENTS or wire != LENGTH):
+                    break
                 slot = fields[at, SLOT]
                 oneof = fields[at, ONEOF]
                 if oneof >= 0:
@@ -205,6 +233,8 @@ def decode_protobuf(
                 p, bits = _varint(data, p)
                 if p < 0:
                     break
+            elif bare and wire == LENGTH:
+                length = end - p
             elif wire == LENGTH:
                 p, bits = _varint(data, p)
                 if p < 0 or bits > np.uint64(until[depth] - p if until[depth] > p else 0):
@@ -222,6 +252,27 @@ def decode_protobuf(
                 break
             if action == SKIP:
                 p += length
+                continue
+            if action == ELEMENTS:
+                own = fields[at, WIRE]
+                if wire != LENGTH:
+                    length = np.int64(0)
+                stop = p + length
+                if own == wire:
+                    if wire == LENGTH:
+                        begin = p
+                    p = stop
+                    found = _add_element(items_found, found, slot, row, begin, p)
+                    continue
+                while 0 <= p < stop:  # packed
+                    begin = p
+                    if own == VARINT:
+                        p, _ = _varint(data, p)
+                    else:
+                        p += 8 if own == FIXED_64 else 4
+                    found = _add_element(items_found, found, slot, row, begin, p)
+                if p != stop:
+                    break
                 continue
             if action == MESSAGE:
                 if seen[slot] or depth + 1 >= MAX_DEPTH:
@@ -285,3 +336,6 @@ def decode_protobuf(
                 else:
                     words[slot, row] = value
             valid[slot, row] = True
+        if status[row] != DECODED:
+            found = first
+    return found

@@ -15,6 +15,7 @@ from schemas.language.program import parse_program
 from schemas.query import Query
 from services.formats.decoders import Decoders, make_decoders
 from services.formats.registry_access import RegistryAccess
+from tests.services.formats.test_records import Records
 
 ORDER: dict[str, Any] = {
     "type": "record",
@@ -68,6 +69,53 @@ def test_a_column_that_no_record_can_have_is_an_error(tmp_path: Path, columns: s
     (tmp_path / "orders.sql").write_text("")
     with pytest.raises(DataError, match=r"order\.avsc: stream 'orders'") as failed:
         make_decoders(query(columns), tmp_path / "orders.sql", RegistryAccess())
+    assert reason in str(failed.value)
+
+
+UNNESTED = """
+    CREATE STREAM orders (id BIGINT, lines ARRAY<DOUBLE>, place BIGINT FROM '_offset', at TIMESTAMP)
+      WITH (format = 'avro', schema = 'order.avsc');
+    SELECT O.id, L.value, L._ordinal FROM orders O [RANGE 1 HOUR] CROSS JOIN UNNEST(O.lines) AS L
+"""
+
+
+def test_an_array_beside_what_is_known_of_records(tmp_path: Path) -> None:
+    (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    (tmp_path / "orders.sql").write_text("")
+    (stream,) = parse_program(UNNESTED).queries[0].streams()
+    decoder = make_decoders(parse_program(UNNESTED).queries[0], tmp_path / "orders.sql", RegistryAccess())
+    values = []
+    for n, lines in enumerate([[2.5, 3.0], [], [4.5]]):
+        out = io.BytesIO()
+        record = {"id": n, "customer": None, "lines": lines, "at": 1_000_000 * n}
+        fastavro.schemaless_writer(out, fastavro.parse_schema(ORDER), record)
+        values.append(out.getvalue())
+    found = decoder.records_of(stream).decode(Records(values))
+    batch = {name: column.to_values() for name, column in found.batch.columns.items()}
+    assert found.rows.tolist() == [0, 0, 2]
+    assert batch == {
+        "id": [0, 0, 2],
+        "place": [100, 100, 102],
+        "at": [0, 0, 2000],
+        "lines.value": [2.5, 3.0, 4.5],
+        "lines._ordinal": [1, 2, 1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        ("goods ARRAY<DOUBLE>", "declares array 'goods', which the schema does not have"),
+        ("goods ARRAY<DOUBLE> FROM 'customer'", "declares array 'goods', which the schema has as null or Customer"),
+        ("goods ARRAY<STRING> FROM 'lines'", "declares column 'goods.value' STRING, which the schema has as double"),
+    ],
+)
+def test_an_array_that_no_record_can_have_is_an_error(tmp_path: Path, array: str, reason: str) -> None:
+    (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    (tmp_path / "orders.sql").write_text("")
+    text = UNNESTED.replace("lines ARRAY<DOUBLE>", array).replace("O.lines", "O.goods")
+    with pytest.raises(DataError, match=r"order\.avsc: stream 'orders'") as failed:
+        make_decoders(parse_program(text).queries[0], tmp_path / "orders.sql", RegistryAccess())
     assert reason in str(failed.value)
 
 
