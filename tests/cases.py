@@ -5,6 +5,7 @@ Values come from tiny domains, so that matches, duplicates, nulls and ties of ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -252,7 +253,7 @@ def lookup_column(lookup: Lookup, name: str) -> ColumnRef:
 
 
 @st.composite
-def over_lookups(draw: st.DrawFn, found: tuple[Lookup, ...], aliases: tuple[str, ...]) -> list[Expr]:
+def over_lookups(draw: st.DrawFn, found: Sequence[Lookup], aliases: tuple[str, ...]) -> list[Expr]:
     """Conditions on what is looked up: a row must be there, joins over its columns, selections."""
     predicates: list[Expr] = []
     for one in found:
@@ -262,6 +263,15 @@ def over_lookups(draw: st.DrawFn, found: tuple[Lookup, ...], aliases: tuple[str,
             other = draw(st.sampled_from(aliases))
             predicates.append(Compare(draw(ORDER), lookup_column(one, "v"), column(other, "v")))
     return predicates
+
+
+@st.composite
+def make_versions(draw: st.DrawFn, parts: list[list[dict[str, Any]]]) -> None:
+    """Make rows versions of a table's rows: with keys, and some of them ends."""
+    for row in (row for part in parts for row in part):
+        row["k"], row["s"], row["d"] = row["k"] or 0, row["s"] or "a", row["d"] or 0.0
+        if draw(st.integers(0, 3)) == 0:
+            row["_op"] = "-"
 
 
 @st.composite
@@ -317,10 +327,8 @@ def cases(
 
     for stream in query.streams():
         rows[stream.name] = [some(least=stream.is_table) for _ in range(draw(st.integers(1, partitions)))]
-        for row in (row for part in rows[stream.name] for row in part if stream.is_table):
-            row["k"], row["s"], row["d"] = row["k"] or 0, row["s"] or "a", row["d"] or 0.0
-            if draw(st.integers(0, 3)) == 0:
-                row["_op"] = "-"
+        if stream.is_table:
+            draw(make_versions(rows[stream.name]))
         if draw(st.booleans()):
             for part in rows[stream.name]:
                 part.sort(key=lambda row: row["ts"])

@@ -17,6 +17,10 @@ from tests.cases import (
     column,
     deduplication,
     join_predicate,
+    lookup_column,
+    lookups,
+    make_versions,
+    over_lookups,
     selection,
     window,
     with_tables,
@@ -29,8 +33,9 @@ def orders(aliases: tuple[str, ...]) -> st.SearchStrategy[Plan]:
 
 
 @st.composite
-def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12) -> Case:
-    """Any conditions, windows, disorder and partitions; streams may be subtracted from themselves."""
+def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12, looks_up: bool = True) -> Case:
+    """Any conditions, windows, disorder and partitions; streams may be subtracted from themselves; without `looks_up`,
+    no tables in topics."""
     aliases = ALIASES[: draw(st.integers(2, most_aliases))]
     disorder = st.sampled_from([0, 0, 2, 20])
     streams = [
@@ -42,6 +47,7 @@ def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12)
     sources = tuple(Source(a, s, one or draw(window())) for a, s in zip(aliases, used, strict=True))
     sources = draw(with_tables(sources, first=1))
     first = aliases[0]
+    found = draw(lookups(sources)) if looks_up else ()
     parts = []
     for alias in aliases[1:]:
         on: list[Expr] = [draw(join_predicate([first], [alias])) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]
@@ -49,22 +55,30 @@ def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12)
             on.append(draw(selection(draw(st.sampled_from([first, alias])))))
         if draw(st.sampled_from([False] * 19 + [True])):
             on.append(Compare("=", Literal(1, Type.BIGINT), Literal(draw(st.integers(0, 1)), Type.BIGINT)))
+        on += draw(over_lookups([one for one in found if one.of in (first, alias)], (first, alias)))
         parts.append(Subtraction(alias, tuple(draw(st.permutations(on)))))
-    where = tuple(draw(selection(first)) for _ in range(draw(st.sampled_from([0, 0, 1]))))
+    where = [draw(selection(first)) for _ in range(draw(st.sampled_from([0, 0, 1])))]
+    of_first = [one for one in found if one.of == first]
+    where += draw(over_lookups(of_first, (first,)))
     names = draw(st.lists(st.sampled_from(["ts", "k", "v", "s", "d"]), unique=True, min_size=1))
-    outputs = tuple(Output(name, column(first, name)) for name in names)
-    query = Query("q", None, sources, where, outputs, subtracted=tuple(parts))
+    outputs = [Output(name, column(first, name)) for name in names]
+    outputs += [
+        Output(f"{one.alias}.{name}", lookup_column(one, name)) for one in of_first for name in ("v", "s", "_ts")
+    ]
+    query = Query("q", None, sources, tuple(where), tuple(outputs), subtracted=tuple(parts), lookups=found)
     latest = draw(st.sampled_from([12, 60]))
     rows: dict[str, list[list[dict[str, Any]]]] = {}
 
-    def some() -> list[dict[str, Any]]:
+    def some(least: int = 0) -> list[dict[str, Any]]:
         return [
             {"ts": draw(st.integers(0, latest)), **{name: draw(v) for name, v in VALUES.items()}}
-            for _ in range(draw(st.integers(0, most_rows)))
+            for _ in range(draw(st.integers(least, most_rows)))
         ]
 
     for stream in query.streams():
-        rows[stream.name] = [some() for _ in range(draw(st.integers(1, 2)))]
+        rows[stream.name] = [some(least=stream.is_table) for _ in range(draw(st.integers(1, 2)))]
+        if stream.is_table:
+            draw(make_versions(rows[stream.name]))
         if draw(st.booleans()):
             for part in rows[stream.name]:
                 part.sort(key=lambda row: row["ts"])

@@ -144,9 +144,10 @@ class TableLookups:
             stream.name: found for stream in query.joined_streams() if (found := query.lookups_of(stream.name))
         }
         keys = [expr for lookup in query.lookups for expr in lookup.key]
+        on = [expr for part in query.subtracted for expr in part.on]
         read = {
             (column.alias, column.name)
-            for expr in (*query.read_of_results(), *query.predicates, *keys)
+            for expr in (*query.read_of_results(), *query.predicates, *on, *keys)
             for column in columns_of(expr)
         }
         # By lookup, the columns that something reads.

@@ -108,12 +108,17 @@ def _bind_query(
     topic_node, key_node, options_node, items_node, sources_node, clauses_node = node.children
     sources_tree, clauses = tree(sources_node), Clauses(tree(clauses_node), text)
     source_nodes = _source_nodes(sources_tree)
-    if clauses.excepts and len(source_nodes) > 1:
-        raise text.error("EXCEPT takes from one stream: FROM a [window] EXCEPT b [window] ON ...", source_nodes[1])
+    joined = [node for node in source_nodes if node.children[1] is None]
+    if clauses.excepts and len(joined) > 1:
+        raise text.error("EXCEPT takes from one stream: FROM a [window] EXCEPT b [window] ON ...", joined[1])
     subtracted_nodes = [tree(clause.children[1]) for clause in clauses.excepts]
     for node in subtracted_nodes:
         if node.children[1] is not None:
-            raise text.error("EXCEPT takes away streams and tables in files, in this version no tables in topics", node)
+            raise text.error(
+                "EXCEPT takes away streams and tables in files; for tuples without a row of a table in a topic write "
+                f"LEFT JOIN ... ON, and {_alias_of(node)}.key IS NULL in WHERE",
+                node,
+            )
     source_nodes += subtracted_nodes
     named = _bind_sources(source_nodes, streams, clauses.window_of_all(), text)
     tables = tuple(_bind_as_of(sources_tree, named, text))
@@ -121,13 +126,15 @@ def _bind_query(
     named = _unnested(named, _nodes_of(sources_tree, "unnest"), text)
     sources = tuple(source for source in named if source.alias not in timed)
     _check_tables(sources, source_nodes, bool(clauses.excepts), text)
-    scope = Scope(text, {source.alias: source for source in (named[:1] if clauses.excepts else named)})
-    lookups = Lookups(tables, scope)
+    everything = Scope(text, {source.alias: source for source in named})
+    lookups = Lookups(tables, everything)
+    scope = everything
     if clauses.excepts:
-        _check_reads(items_node, sources, 0, text)
-        for piece in tree(clauses_node).children:
+        scope = _within(everything, sources[:1], tables)
+        what = f"what EXCEPT subtracts has no columns in the answer: this reads {sources[0].alias} only"
+        for piece in (items_node, *_nodes_of(sources_tree, "on"), *tree(clauses_node).children):
             if tree(piece).data not in ("except_", "partition_by"):
-                _check_reads(piece, sources, 0, text)
+                _check_reads(piece, scope, everything, what)
     predicates: list[Expr] = []
     for on in _nodes_of(sources_tree, "on"):
         predicates += scope.conjuncts(on.children[0])
@@ -138,7 +145,7 @@ def _bind_query(
             window_predicates = scope.for_window_condition().conjuncts(condition)
             _check_times_only(condition, scope, text)
             predicates += window_predicates
-    subtracted = tuple(_bind_excepts(clauses, sources, text))
+    subtracted = tuple(_bind_excepts(clauses, everything, sources, tables)) if clauses.excepts else ()
     grouped = grouped_scope(tree(items_node), clauses, scope)
     if grouped is not None and subtracted:
         raise text.error(
@@ -146,9 +153,8 @@ def _bind_query(
             clauses.excepts[0].children[0],
         )
     outputs = tuple(_bind_outputs(tree(items_node), grouped or scope))
-    everything = Scope(text, {source.alias: source for source in named})
     conditions = [*predicates, *(p for part in subtracted for p in part.on)]
-    conditions += [p for one in tables if one.on is not None for p in scope.conjuncts(one.on)]
+    conditions += [p for one in tables if one.on is not None for p in everything.conjuncts(one.on)]
     partition_by, partition = _bind_partition_by(clauses, everything, conditions)
     partition_by = lookups.partition_by(partition_by, clauses.keyword("partition_by"))
     aggregation = None
@@ -172,16 +178,16 @@ def _bind_query(
             place,
         )
     start, end = span(node)
-    joined = lookups.split(predicates)
+    selected, except_ = lookups.split(predicates, subtracted)
     return Query(
         name,
         sink,
         sources,
-        joined,
+        selected,
         lookups.outputs(outputs),
         partition_by,
         None if aggregation is None else lookups.aggregation(aggregation),
-        subtracted,
+        except_,
         lookups.lookups,
         result_format=result_format,
         text=text.text[start:end],
@@ -224,29 +230,31 @@ def _source_nodes(sources_tree: Tree[Token]) -> list[Tree[Token]]:
     return [piece for piece in named if piece.data == "source"]
 
 
-def _bind_excepts(clauses: Clauses, sources: Sequence[Source], text: QueryText) -> Iterator[Subtraction]:
+def _within(scope: Scope, sources: Sequence[Source], tables: Sequence[TableInFrom]) -> Scope:
+    """Some of a query's sources, and the tables that their tuples are looked up in."""
+    aliases = {source.alias for source in sources}
+    aliases |= {one.source.alias for one in tables if one.of in aliases}
+    return Scope(scope.text, {alias: source for alias, source in scope.sources.items() if alias in aliases})
+
+
+def _bind_excepts(
+    clauses: Clauses, everything: Scope, sources: Sequence[Source], tables: Sequence[TableInFrom]
+) -> Iterator[Subtraction]:
     """The subtractions of the query; `sources` are the first stream and those of the clauses, in order."""
     first = sources[0]
-    for index, clause in enumerate(clauses.excepts, 1):
-        on, source = tree(clause.children[2]), sources[index]
-        _check_reads(on, sources, index, text)
-        scope = Scope(text, {first.alias: first, source.alias: source})
+    for clause, source in zip(clauses.excepts, sources[1:], strict=True):
+        on = tree(clause.children[2])
+        scope = _within(everything, (first, source), tables)
+        _check_reads(on, scope, everything, f"ON after EXCEPT compares {first.alias} with {source.alias}")
         yield Subtraction(source.alias, scope.conjuncts(on.children[0]))
 
 
-def _check_reads(node: Node, sources: Sequence[Source], index: int, text: QueryText) -> None:
-    """Refuse columns of streams out of reach; `index` is the number of the subtracted stream whose ON this is, or 0."""
-    first = sources[0].alias
-    others = {source.alias for source in sources[1:]} - {sources[index].alias}
+def _check_reads(node: Node, scope: Scope, everything: Scope, what: str) -> None:
+    """Refuse columns of a query's sources that are not in a scope; `what` says why."""
     for column in tree(node).find_data("column"):
         alias, name = column.children
-        if name is None or identifier(alias) not in others:
-            continue
-        if index == 0:
-            what = f"what EXCEPT subtracts has no columns in the answer: this reads {first} only"
-        else:
-            what = f"ON after EXCEPT compares {first} with {sources[index].alias}"
-        raise text.error(f"{what}, not {identifier(alias)}", column)
+        if name is not None and identifier(alias) in set(everything.sources) - set(scope.sources):
+            raise scope.text.error(f"{what}, not {identifier(alias)}", column)
 
 
 def _bind_sink(node: Node | None, sources: Sequence[Source], text: QueryText) -> str | None:

@@ -24,6 +24,7 @@ from schemas.query import (
     Output,
     Source,
     Stream,
+    Subtraction,
     Type,
     aliases_of,
     columns_of,
@@ -111,22 +112,28 @@ class Lookups:
                     )
                 taken[stream.name, name] = str(one.table)
 
-    def split(self, predicates: Sequence[Expr]) -> tuple[Expr, ...]:
+    def split(
+        self, predicates: Sequence[Expr], subtracted: Sequence[Subtraction]
+    ) -> tuple[tuple[Expr, ...], tuple[Subtraction, ...]]:
         """Take the conditions on primary keys out of a query's conditions, and return the others.
+
+        Those of a table for a subtracted stream are in its EXCEPT ... ON.
 
         Raises:
             QueryError: a primary key is not compared with its stream's columns.
         """
         rest = list(predicates)
+        on = {part.alias: list(part.on) for part in subtracted}
         for one in self._tables:
             if one.on is None:
-                key = self._key(one, rest)
+                conditions, where = on.get(one.of, rest), f" in ON after EXCEPT {one.of}" if one.of in on else ""
+                key = self._key(one, conditions, where)
                 # A row's key is never null, so that it is null where there is no row.
                 there = ColumnRef(one.source.alias, one.table.primary_key[0], type_of(key[0]))
-                rest.append(IsNull(there, negated=True))
+                conditions.append(IsNull(there, negated=True))
             else:
                 conditions = list(self._scope.conjuncts(one.on))
-                key = self._key(one, conditions)
+                key = self._key(one, conditions, " in the ON of LEFT JOIN")
                 if conditions:
                     raise self._scope.text.error(
                         "ON after LEFT JOIN equates the primary key and nothing else; move other conditions to WHERE",
@@ -134,10 +141,16 @@ class Lookups:
                     )
             expressions = tuple(self.over_streams(part) for part in key)
             self.lookups = (*self.lookups, Lookup(one.source.alias, one.table, one.of, expressions))
-        return tuple(self.over_streams(predicate) for predicate in rest)
+        return tuple(map(self.over_streams, rest)), tuple(
+            replace(part, on=tuple(map(self.over_streams, on[part.alias]))) for part in subtracted
+        )
 
-    def _key(self, one: TableInFrom, conditions: list[Expr]) -> list[Expr]:
-        """What the columns of the primary key equal; takes the conditions that say so out of the list."""
+    def _key(self, one: TableInFrom, conditions: list[Expr], where: str) -> list[Expr]:
+        """What the columns of the primary key equal; takes the conditions that say so out of the list.
+
+        Args:
+            where: the clause that has them, for errors.
+        """
         usable = {one.of, *(lookup.alias for lookup in self.lookups if lookup.of == one.of)}
         found: list[Expr] = []
         for name in one.table.primary_key:
@@ -145,8 +158,7 @@ class Lookups:
             if condition is None:
                 column = f"{one.source.alias}.{name}"
                 raise self._scope.text.error(
-                    f"{one.table} is read by its primary key: write {column} = ..., with columns of {one.of}"
-                    + (" in the ON of LEFT JOIN" if one.on is not None else ""),
+                    f"{one.table} is read by its primary key: write {column} = ..., with columns of {one.of}{where}",
                     one.node,
                 )
             conditions.remove(condition)

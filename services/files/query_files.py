@@ -112,6 +112,11 @@ def table_paths(query: Query, file: Path, given: Sequence[str]) -> dict[str, str
         if name not in paths:
             hint = _suggestion(name, list(paths))
             alias = next((s.stream.name for s in query.sources if s.alias == name and s.is_table), None)
+            if any(lookup.table.name == name for lookup in query.lookups):
+                raise UsageError(
+                    f"--table {name}: the rows of this table are in a topic; `weir run` reads their versions "
+                    f"from --source {name}=PATH"
+                )
             if alias is not None:
                 hint = f"; '{name}' is an alias of table '{alias}'"
             reads = f"it reads {listed(list(paths))}" if paths else "it reads none"

@@ -227,3 +227,32 @@ def _versions(ts: Any, keys: Any, texts: list[str], gone: Any) -> Batch:
         GONE: Column(Type.BOOLEAN, gone),
     }
     return Batch(ts.astype(np.int64), columns)
+
+
+EXCEPT = query(
+    "SELECT A.v, T.v AS w FROM a A [RANGE 9 ms] JOIN t FOR SYSTEM_TIME AS OF A._ts AS T ON T.k = A.k "
+    "EXCEPT b B [RANGE 2 ms] ON B.k = A.k AND B.v > T.v"
+)
+EXCEPT_LOOKED_UP = query(
+    "SELECT A.v FROM a A [RANGE 9 ms], t FOR SYSTEM_TIME AS OF B._ts AS T "
+    "EXCEPT b B [RANGE 2 ms] ON B.k = A.k AND T.k = B.k AND T.v > A.v"
+)
+
+
+def test_what_is_looked_up_is_compared_with_what_is_subtracted() -> None:
+    """v=1 has the version 10 and is left out by B from 6 to 8; v=2 has the version 60, which B does not exceed."""
+    given = {"t": "1 k=1 v=10 | 5 k=1 v=60", "a": "3 k=1 v=1 | 5 k=1 v=2 | 5 k=2 v=3", "b": "6 k=1 v=20"}
+    assert found(EXCEPT, **given) == [
+        [1, 10, "+"],
+        [2, 60, "+"],
+        [1, 10, "-"],
+        [1, 10, "+"],
+        [1, 10, "-"],
+        [2, 60, "-"],
+    ]
+
+
+def test_what_is_subtracted_is_looked_up_at_its_own_time() -> None:
+    """The B of 4 has no row yet; that of 6 has one, and takes A out of the answer from 6 to 8."""
+    given = {"t": "5 k=1 v=10", "a": "3 k=1 v=1", "b": "4 k=1 | 6 k=1"}
+    assert found(EXCEPT_LOOKED_UP, **given) == [[1, "+"], [1, "-"], [1, "+"], [1, "-"]]

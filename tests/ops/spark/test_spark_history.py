@@ -331,6 +331,7 @@ def property_of(strategy: st.SearchStrategy[Case], examples: int, check: Any = c
 
 test_joins_equal_the_oracles = pytest.mark.deep(property_of(cases(), 2))
 test_lookups_equal_the_oracles = pytest.mark.deep(property_of(looking_up(cases(most_aliases=3)), 4))
+test_set_differences_look_up = pytest.mark.deep(property_of(looking_up(subtractions(most_aliases=3)), 3))
 test_many_lookups = pytest.mark.slow(property_of(looking_up(cases()), 60))
 test_busy_joins_equal_the_oracles = pytest.mark.deep(property_of(busy_joins(), 2))
 test_set_differences_equal_the_oracles_in_order = pytest.mark.deep(property_of(subtractions(), 2))

@@ -91,6 +91,21 @@ def test_other_conditions_stay() -> None:
     assert joins[1].right == ColumnRef("O", "T.cur", Type.STRING)
 
 
+def test_both_sides_of_except() -> None:
+    """Conditions on what a subtracted stream is looked up in are in its ON."""
+    bound = query(
+        f"SELECT * FROM orders O {HOUR} LEFT JOIN {RATES} ON T.cur = O.cur, rates FOR SYSTEM_TIME AS OF S._ts AS U "
+        f"WHERE T.rate > 1 EXCEPT ships S {HOUR} ON S.k = O.k AND S.cur = U.cur AND U.rate > T.rate"
+    )
+    assert [(one.alias, one.of) for one in bound.lookups] == [("T", "O"), ("U", "S")]
+    assert [output.name for output in bound.outputs][4:] == ["T.cur", "T.rate", "T.at"]
+    (part,) = bound.subtracted
+    u_rate, t_rate = ColumnRef("S", "U.rate", Type.DOUBLE), ColumnRef("O", "T.rate", Type.DOUBLE)
+    there = IsNull(ColumnRef("S", "U.cur", Type.STRING), negated=True)
+    assert part.on[1:] == (Compare(">", u_rate, t_rate), there)
+    assert len(bound.predicates) == 1
+
+
 def test_partitions() -> None:
     bound = query(
         f"SELECT S.k AS k FROM ships S {HOUR}, rates FOR SYSTEM_TIME AS OF S._ts AS R WHERE R.cur = S.cur "
@@ -166,7 +181,35 @@ ERRORS = [
     (
         f"SELECT O.k FROM orders O {HOUR} EXCEPT rates FOR SYSTEM_TIME AS OF O._ts AS T ON T.cur = O.cur",
         RATES,
-        "no tables in topics",
+        "write LEFT JOIN ... ON, and T.key IS NULL in WHERE",
+    ),
+    (
+        f"SELECT O.k FROM orders O {HOUR}, rates FOR SYSTEM_TIME AS OF S._ts AS T WHERE T.cur = S.cur "
+        f"EXCEPT ships S {HOUR} ON S.k = O.k",
+        "T.cur",
+        "what EXCEPT subtracts has no columns in the answer: this reads O only, not T",
+    ),
+    (
+        f"SELECT O.k FROM orders O {HOUR} JOIN rates FOR SYSTEM_TIME AS OF S._ts AS T ON T.cur = S.cur "
+        f"EXCEPT ships S {HOUR} ON S.k = O.k",
+        "T.cur",
+        "this reads O only, not T",
+    ),
+    (
+        f"SELECT O.k FROM orders O {HOUR}, rates FOR SYSTEM_TIME AS OF S._ts AS T EXCEPT ships S {HOUR} ON S.k = O.k",
+        "rates FOR SYSTEM_TIME AS OF S._ts AS T",
+        "write T.cur = ..., with columns of S in ON after EXCEPT S",
+    ),
+    (
+        f"SELECT O.k FROM orders O {HOUR}, rates FOR SYSTEM_TIME AS OF S._ts AS T "
+        f"EXCEPT ships S {HOUR} ON S.k = O.k AND T.cur = S.cur EXCEPT ships U {HOUR} ON U.k = O.k AND T.rate > 1",
+        "T.rate",
+        "ON after EXCEPT compares O with U, not T",
+    ),
+    (
+        f"SELECT O.k FROM orders O {HOUR}, ships S {HOUR}, {RATES} EXCEPT ships U {HOUR} ON U.k = O.k",
+        f"ships S {HOUR}",
+        "EXCEPT takes from one stream",
     ),
     (
         "CREATE TABLE u (k BIGINT PRIMARY KEY, \"b.c\" BIGINT) WITH (topic = 'u'); "

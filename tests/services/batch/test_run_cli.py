@@ -225,6 +225,9 @@ def test_reserved_output_and_stream_without_timestamp(folder: Path, weir: Weir) 
     code, _, err = weir("run", "q.sql", "--source", "s=t.jsonl", "--source", "c=t.jsonl")
     assert code == 2
     assert "table 'c' is read from a topic, where Debezium describes its changes" in err
+    code, _, err = weir("run", "q.sql", "--source", "s=t.jsonl", "--source", "c=t.jsonl", "--table", "c=t.jsonl")
+    assert code == 2
+    assert "--table c: the rows of this table are in a topic; `weir run` reads their versions from --source" in err
 
 
 @pytest.mark.parametrize(

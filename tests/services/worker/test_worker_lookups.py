@@ -34,6 +34,11 @@ KEPT = DECLARED + (
     "INSERT INTO '{sink}' SELECT O.id AS id, R.rate AS rate FROM orders O [RANGE 1 SECOND] "
     "LEFT JOIN rates FOR SYSTEM_TIME AS OF O._ts AS R ON R.cur = O.cur"
 )
+EXCEPT = DECLARED + (
+    "INSERT INTO '{sink}' SELECT O.id AS id, O.amount * R.rate AS sum FROM orders O [RANGE 1 SECOND], "
+    "rates FOR SYSTEM_TIME AS OF O._ts AS R, rates FOR SYSTEM_TIME AS OF P._ts AS S WHERE R.cur = O.cur "
+    "EXCEPT paid P [RANGE 300 MILLISECONDS] ON P.id = O.id AND S.cur = P.cur AND S.rate <> R.rate"
+)
 BASE = 1_700_000_000_000
 CURRENCIES = ("USD", "GBP", "SEK", "JPY", "CHF")
 CLOSING: dict[str, Row] = {"orders": {"id": -1}, "paid": {"id": -2}, "rates": {"cur": "end", "rate": 0}}
@@ -108,6 +113,29 @@ def test_a_killed_worker_looks_up_the_same(state: str, topics: Topics, tmp_path:
     letters = Reader(case.bootstrap, f"{case.sink}.late").wait_for_count(late_rates(case))
     assert sum(letter.headers["stream"] == "rates" for letter in letters) == late_rates(case) > 0
     assert worker.stop() == 0
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("state", ["disk", "none"])
+def test_a_killed_worker_subtracts_the_same(state: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Both streams of a set difference are looked up."""
+    case = Case.make(topics, tmp_path, declared(EXCEPT))
+    feed, rng, reader = ChangeFeed(case), random.Random(5), Reader(case.bootstrap, case.sink)
+    options = ("--snapshot", "100ms", "--commit", "100ms")
+    given = "none" if state == "none" else None
+    send(feed, rng, 0, 150)
+    worker = workers.start(case, *options, state=given).wait_running()
+    reader.wait_for_count(100)
+    if state == "disk":
+        wait_for(lambda: worker.metric("snapshot_watermark_milliseconds"), worker.with_log("a snapshot"))
+    send(feed, rng, 150, 20)
+    worker.kill()
+    worker = workers.start(case, *options, state=given).wait_running()
+    send(feed, rng, 170, 100)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, worker)
+    kinds = [row["_op"] for row in reader.rows()]
+    assert kinds.count("+") == kinds.count("-") > 150
 
 
 @pytest.mark.deep
