@@ -79,12 +79,6 @@ def _table() -> Iterator[Refusal]:
         SHARED, Feature.LOOKUPS, "what one query looks a tuple up for is no column of the others", "run it standalone"
     )
     yield Refusal(
-        PER_OPERATOR,
-        Feature.LOOKUPS,
-        "tuples are looked up where they are joined, and one task has to read the table for all joins",
-        "use --placement fused, with PARTITION BY for several tasks",
-    )
-    yield Refusal(
         DEFERRED_CLEANUP,
         Feature.AGGREGATES,
         "an aggregate's values at an instant need all earlier results",

@@ -231,13 +231,14 @@ def lookups(draw: st.DrawFn, sources: tuple[Source, ...]) -> tuple[Lookup, ...]:
         table = Stream(
             name=f"V{draw(st.integers(0, n))}",
             fields=FIELDS,
-            topic="V",
+            topic="",
             timestamp="ts",
             disorder_ms=0 if of_database else draw(st.sampled_from([0, 2, 20])),
             format="debezium-json" if of_database else "json",
             primary_key=draw(st.sampled_from([("k",), ("s",), ("s", "k"), ("d",)])),
         )
-        table = next((one.table for one in found if one.table.name == table.name), table)
+        known = (one.table for one in found if one.table.name == table.name)
+        table = next(known, replace(table, topic=table.name))
         names = [draw(st.sampled_from(["k", "v"])) if name == "k" else name for name in table.primary_key]
         key = [column(of, name) for name in names]
         if earlier and earlier[0].of == of and draw(st.booleans()):

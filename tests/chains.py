@@ -45,6 +45,11 @@ Lane = tuple[str, int]
 Words = npt.NDArray[np.uint64]
 
 
+def _declared(given: OperatorInput) -> Stream:
+    """The stream, or table in a topic, of an input as its records have it: without the column of positions."""
+    return replace(given.stream, fields=tuple(f for f in given.stream.fields if f.name != given.position))
+
+
 def _within_ms(given: OperatorInput) -> int:
     """For how long tuples of an input repeat a first; 0 where repeats are not dropped."""
     return given.stream.deduplicate_within_ms
@@ -206,7 +211,8 @@ class Task:
         self.blocks = [block for block in blocks if block.first_row + len(block.batch) > live[block.stream]]
         self.saved_cut = checkpoint.cut
         self.saved = {
-            lane: self._points(given, p, checkpoint.cut - _within_ms(given)) for given, p, lane in self._each()
+            lane: self._points(given, p, 0 if given.stream.is_table else checkpoint.cut - _within_ms(given))
+            for given, p, lane in self._each()
         }
 
     def _points(self, given: OperatorInput, p: int, horizon: int) -> list[ReplayPoint]:
@@ -299,12 +305,13 @@ class Task:
             offsets = np.arange(begin, begin + len(records), dtype=np.int64)
             # A stream that is joined with itself is two inputs, and is read once.
             for one in {one.stream.name: one for one in self.operator.streams if one.stream.topic == lane[0]}.values():
-                declared = [f for f in one.stream.fields if f.name != one.position]
-                plain = Stream(one.stream.name, tuple(declared), lane[0], timestamp=one.stream.timestamp)
-                batch = to_batch(plain, records)
-                columns = {**batch.columns, one.position: positions(partition, offsets)}
-                rows, remembered = Batch(batch.ts, columns), 0 if _within_ms(one) and self.again else None
-                self.engine.push(one.stream.name, partition, rows, offsets, floor=floor, remembered=remembered)
+                rows = to_batch(_declared(one), records)
+                if one.position:
+                    rows = Batch(rows.ts, {**rows.columns, one.position: positions(partition, offsets)})
+                # A snapshot has no versions of tables' rows.
+                refused = (0 if self.again else None) if one.stream.is_table else floor
+                remembered = 0 if _within_ms(one) and self.again else None
+                self.engine.push(one.stream.name, partition, rows, offsets, floor=refused, remembered=remembered)
             return
         channels = self.channels[lane]
         for offset, raw in enumerate(records, begin):
@@ -319,9 +326,8 @@ class Task:
         for given, _, lane in self._each():
             if given.edge is None:
                 for one in (one for one in self.operator.streams if one.stream.topic == lane[0]):
-                    declared = [f for f in one.stream.fields if f.name != one.position]
-                    plain = Stream(one.stream.name, tuple(declared), lane[0], timestamp=one.stream.timestamp)
-                    batch = to_batch(plain, self.topics.log(lane)[self.at[lane] : self.at[lane] + records])
+                    seen = self.topics.log(lane)[self.at[lane] : self.at[lane] + records]
+                    batch = to_batch(_declared(one), seen)
                     self.feedback.foresee(one.stream.name, batch)
 
     def close_sources(self) -> None:

@@ -14,6 +14,9 @@ follow from others.
 
 **Aggregates** are an operator above the top join. Its tasks share the groups; a result's `expiry` is when it dies.
 
+**Tables in topics** are read where tuples are looked up: by the intake of the stream. An intake reads all streams that
+are looked up in the same table, since a partition is read by one task. What is looked up travels like other columns.
+
 **A set difference** is one operator that reads all sources. Its tasks share the keys that every subtracted stream is
 compared by; without such a key there is one task.
 
@@ -57,6 +60,7 @@ from schemas.query import (
     Compare,
     Expr,
     Field,
+    Lookup,
     Output,
     Query,
     Source,
@@ -140,9 +144,8 @@ class _Decomposition:
         self.forward = bool(query.partition_by)
         # Changes of an answer follow from the answer before them.
         self.beyond = 1 if query.subtracted else 0 if query.aggregation is None else query.aggregation.every_ms
-        self.split = split or max(partitions[s.topic] for s in query.streams())
-        if self.forward:
-            self.split = max(partitions[s.topic] for s in query.streams())
+        most = max(partitions[s.topic] for s in query.joined_streams())
+        self.split = most if self.forward else split or most
         if query.subtracted:
             self.classes: Mapping[Expr, EqualityClass] = {}
             self.sides: dict[Join, tuple[Plan, ...]] = {_as_join(plan): tuple(Leaf(alias) for alias in plan.aliases)}
@@ -175,16 +178,26 @@ class _Decomposition:
         topics = Counter(stream.topic for stream in query.streams())
         self.taken_in = [
             stream
-            for stream in query.streams()
+            for stream in query.joined_streams()
             if self.counted
             or topics[stream.topic] > 1
+            or query.lookups_of(stream.name)
             or len(readers[stream.name]) > 1
             or any(self.tasks[node] > 1 and not self.forward for node in readers[stream.name])
         ]
-        together: dict[str, list[Stream]] = {}
+        self.intakes = [self.taken_in] if self.counted else self._reading_alike()
+
+    def _reading_alike(self) -> list[list[Stream]]:
+        """Return the streams that are taken in, those together that share a topic, or a table to be looked up in."""
+        found: list[tuple[set[str], list[Stream]]] = []
         for stream in self.taken_in:
-            together.setdefault("" if self.counted else stream.topic, []).append(stream)
-        self.intakes = [tuple(streams) for streams in together.values()]
+            topics, streams = {stream.topic, *(one.table.topic for one in self.query.lookups_of(stream.name))}, [stream]
+            for other in [other for other in found if other[0] & topics]:
+                found.remove(other)
+                topics, streams = topics | other[0], streams + other[1]
+            found.append((topics, streams))
+        order = self.taken_in.index
+        return sorted((sorted(streams, key=order) for _, streams in found), key=lambda streams: order(streams[0]))
 
     def _stream(self, alias: str) -> Stream:
         stream = self.query.source(alias).stream
@@ -534,9 +547,11 @@ class _Decomposition:
         return tuple(lives.items())
 
     def _intake(self, streams: Sequence[Stream], outputs: tuple[Edge, ...]) -> DistributedOperator:
-        """Return the operator that reads streams once for all their aliases. Each alias's selections apply when tuples
-        are sent."""
+        """Return the operator that reads streams once for all their aliases, and the tables that their tuples are
+        looked up in. Each alias's selections apply when tuples are sent."""
         inputs = {stream.name: _with_position(stream) for stream in streams}
+        lookups = tuple(one for stream in streams for one in self.query.lookups_of(stream.name))
+        inputs |= _tables(lookups)
         wanted: dict[str, Output] = {}
         for edge in outputs:
             given = inputs[self.query.source(edge.aliases[0]).stream.name]
@@ -551,7 +566,7 @@ class _Decomposition:
             if source.stream.name in inputs
         )
         name = ", ".join(inputs)
-        sub = Query(self.query.name, self.query.sink, sources, (), tuple(wanted.values()))
+        sub = Query(self.query.name, self.query.sink, sources, (), tuple(wanted.values()), lookups=lookups)
         tasks = self.split if self.forward else 1
         return DistributedOperator(name, sub, Leaf(name), tasks, self.forward, tuple(inputs.values()), outputs)
 
@@ -568,7 +583,7 @@ class _Decomposition:
         inputs = {source.stream.name: _with_position(source.stream) for source in query.sources}
         sources = tuple(replace(source, stream=inputs[source.stream.name].source) for source in query.sources)
         tasks = self.split if self.forward else 1
-        given = tuple(inputs.values())
+        given = (*inputs.values(), *_tables(query.lookups).values())
         whole = replace(query, sources=sources)
         return DistributedOperator(str(self.plan), whole, self.plan, tasks, self.forward, given, ())
 
@@ -579,6 +594,11 @@ def _with_position(source: Stream | Table) -> OperatorInput:
     while source.field(name) is not None:
         name += "@"
     return OperatorInput(replace(source, fields=(*source.fields, Field(name, Type.BIGINT))), None, name)
+
+
+def _tables(lookups: Iterable[Lookup]) -> dict[str, OperatorInput]:
+    """Return the inputs for the tables in topics of lookups, by the table's name."""
+    return {one.table.name: OperatorInput(one.table, None) for one in lookups}
 
 
 def _from_edge(edge: Edge) -> OperatorInput:

@@ -2,8 +2,9 @@
 
 An intake decides which tuples are late, and sends each stream's tuples, once, to all operators that read it. It is an
 operator of its own where several operators read a stream, or split it between their tasks; where streams share a topic,
-since a partition is read by one task; and where ROWS windows count tuples, since only a task that reads all streams
-knows how many tuples precede another. Then each tuple carries its horizons (`operators.distributed.rows_windows`).
+since a partition is read by one task; where tuples are looked up in tables in topics, which it then does
+(`operators.engine.lookups`); and where ROWS windows count tuples, since only a task that reads all streams knows how
+many tuples precede another. Then each tuple carries its horizons (`operators.distributed.rows_windows`).
 
 Numbers go on where they were at the last commit: `numbers` is committed with the cut.
 """
@@ -20,6 +21,7 @@ from operators.data.tuples import FOREVER
 from operators.data.watermark import END
 from operators.distributed.rows_windows import counted_windows
 from operators.engine.intake import Intake, IntakeMethods, LateRows
+from operators.engine.lookups import TableLookups
 from operators.state.sources import HORIZON, horizons_of, life_of
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
@@ -31,11 +33,13 @@ class SourceIntake(IntakeMethods):
 
     Args:
         query: its sources are those to be read. A ROWS window asks for the tuples of its stream to be counted; the
-            others say how long a restart must read back. Its outputs are columns of the sources.
-        partitions: partition numbers per stream name.
+            others say how long a restart must read back. Its outputs are columns of the sources, or looked up.
+        partitions: partition numbers per stream name, and per table that tuples are looked up in.
         cut: that of the last commit; what a restart reads again is before it.
         numbers: per stream that is counted, how many tuples were numbered before `cut`.
         clock: seconds, for reported times of processing.
+        former: in a handover, the event time that the former plan's task had reached; 0 otherwise. What ends before it
+            is in no result.
 
     Attributes:
         hold, load: as of `operators.engine.engine.Engine`; both without effect.
@@ -52,18 +56,21 @@ class SourceIntake(IntakeMethods):
         cut: int = 0,
         numbers: Sequence[int] = (),
         clock: Callable[[], float] = lambda: 0.0,
+        former: int = 0,
     ) -> None:
         self._intake = Intake(query.streams(), partitions)
         self.hold = END
         self.load = 0.0
         self._clock = clock
+        self._former = former
         self._busy_s = 0.0
         self._counted = counted_windows(query)
         if cut and len(numbers) != len(self._counted):
             raise InvariantError(f"the last commit numbers {len(numbers)} of the streams {', '.join(self._counted)}")
         self.numbers: tuple[int, ...] = (0,) * len(self._counted)
         self._resumed = cut, tuple(numbers)
-        self._ordinals = {stream.name: number for number, stream in enumerate(query.streams())}
+        self._lookups = TableLookups(query)
+        self._ordinals = {stream.name: number for number, stream in enumerate(query.joined_streams())}
         self._lives: dict[str, int] = {}
         for source in query.sources:
             if source.window.kind != "ROWS":
@@ -77,8 +84,9 @@ class SourceIntake(IntakeMethods):
             if not isinstance(output.expr, ColumnRef):
                 raise InvariantError(f"an intake computes nothing: {output.expr}")
             self._outputs[query.source(output.expr.alias).stream.name][output.name] = output.expr
-        self._input_tuples = dict.fromkeys(self._ordinals, 0)
+        self._input_tuples = {stream.name: 0 for stream in query.streams()}
         self._results = 0
+        self._peak_bytes = 0
 
     def push(
         self,
@@ -107,7 +115,7 @@ class SourceIntake(IntakeMethods):
             raise InvariantError(f"the last commit is of {resumed_at}: a restart must stop there, not at {cut}")
         if cut <= self.cut:
             return {}
-        batches = self._intake.take(cut)
+        batches = self._lookups.look_up(self._intake.take(cut))
         if self._counted:
             self._number(batches)
         if cut == resumed_at:
@@ -118,6 +126,13 @@ class SourceIntake(IntakeMethods):
         self._results += sum(map(len, found.values()))
         self._busy_s += self._clock() - began
         return found
+
+    def take_versions(self) -> int:
+        """In a handover: let the versions of tables' rows hold that have been read and are older than every tuple that
+        is in some result; return how many."""
+        if self._counted:
+            return 0  # a tuple in a ROWS window may be of any age
+        return self._lookups.take_versions(self._intake, max(self._former - max(self._lives.values()), 0))
 
     def _number(self, batches: dict[str, Batch]) -> None:
         """Add the columns with horizons to tuples that follow in the order."""
@@ -155,7 +170,9 @@ class SourceIntake(IntakeMethods):
 
     def horizon(self, stream: str) -> int:
         """Return the smallest ts of tuples of the stream that a restart needs: for the operators of another plan, and
-        to count the tuples in ROWS windows."""
+        to count the tuples in ROWS windows; 0 for a table that tuples are looked up in."""
+        if stream in self._lookups.tables:
+            return 0
         life = self._lives.get(stream, 0)
         bound = 0 if life >= FOREVER else max(self.cut - life, 0)
         newest, size = self._newest.get(stream), self._counted.get(stream, 0)
@@ -173,8 +190,10 @@ class SourceIntake(IntakeMethods):
         return []
 
     def statistics(self) -> EngineStatistics:
-        """Return the numbers of tuples taken and sent; an intake has no states."""
+        """Return the numbers of tuples taken and sent, and the bytes of tables' rows and of what finds repeats."""
         taken = self._input_tuples
+        size = self._lookups.size_bytes() + self._intake.repeats_bytes()
+        self._peak_bytes = max(self._peak_bytes, size)
         return EngineStatistics(
             input_tuples=sum(taken.values()),
             results=self._results,
@@ -182,9 +201,9 @@ class SourceIntake(IntakeMethods):
             comparisons=0,
             intermediate_results=0,
             state_tuples=0,
-            state_bytes=0,
+            state_bytes=size,
             peak_state_tuples=0,
-            peak_state_bytes=0,
+            peak_state_bytes=self._peak_bytes,
             pending_tuples=self.pending_tuples,
             operators=(),
             cut=self.cut,

@@ -87,9 +87,10 @@ class OperatorInput:
     """One input of an operator.
 
     Attributes:
-        source: The stream or table that the sub-query reads.
+        source: The stream or table that the sub-query reads. A table in a topic is a stream of versions.
         edge: The edge that feeds it; None for a source that is read directly.
-        position: For such a source, the name of the column with a tuple's position in the log, or a row's number.
+        position: For such a source, the name of the column with a tuple's position in the log, or a row's number;
+            empty for versions, which have none.
         in_order: The operator takes the tuples of an edge in their order only. It waits until no late tuple can follow.
     """
 
@@ -100,7 +101,7 @@ class OperatorInput:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table, whose rows are there from the start."""
+        """Whether it is a table in a file, whose rows are there from the start."""
         return isinstance(self.source, Table)
 
     @property
@@ -138,7 +139,7 @@ class DistributedOperator:
     """One operator of a distributed plan.
 
     Attributes:
-        name: Its part of the plan: the sub-plan, the streams that an intake reads, or AGGREGATES.
+        name: Its part of the plan: the sub-plan, the streams and tables that an intake reads, or AGGREGATES.
         query: The sub-query that it computes. Its outputs are the columns that travel, named by `output_name`. The top
             operator has the query's own outputs, then the `ranks` columns.
         plan: The plan of the sub-query.

@@ -446,14 +446,7 @@ class Engine(IntakeMethods):
     def take_versions(self) -> int:
         """In a replay behind a snapshot: let the versions of tables' rows before `cut` hold that have been read; return
         how many."""
-        taken = 0
-        for name, table in self._lookups.tables.items():
-            versions = self._intake.take_versions(name)
-            if versions is not None:
-                table.begin(versions)
-                table.end()
-                taken += len(versions)
-        return taken
+        return self._lookups.take_versions(self._intake, self.cut)
 
     def _stops(self, begin: int, cut: int) -> list[int]:
         """Return the event times at which slices must end, since an action is due between two slices; last the cut."""

@@ -338,10 +338,10 @@ class Intake:
         """Return the bytes that remember firsts."""
         return sum(each.size_bytes() for each in self._deduplications.values())
 
-    def take_versions(self, table: str) -> Batch | None:
-        """Take the versions of a table before `cut` that none can precede any more; None without such versions."""
+    def take_versions(self, table: str, before: int) -> Batch | None:
+        """Take the versions of a table with ts < before that none can precede any more; None without such versions."""
         parts = self._parts[table].values()
-        until = min([self.cut, *(part.clock.watermark() for part in parts if not part.clock.closed)])
+        until = min([before, *(part.clock.watermark() for part in parts if not part.clock.closed)])
         found = [piece for part in parts for piece in part.take(until)]
         if not found:
             return None
@@ -409,8 +409,8 @@ class IntakeMethods(ABC):
         return self._intake.pending_tuples
 
     def take_versions(self) -> int:
-        """In a replay behind a snapshot: let the versions of tables' rows before `cut` hold that have been read; return
-        how many."""
+        """In a replay: let the versions of tables' rows hold that have been read and are older than every tuple that
+        will be looked up; return how many."""
         return 0
 
     def close(self, stream: str, partition: int) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from operators.aggregate.groups import Groups
 from operators.data.evaluate import evaluate
+from operators.engine.intake import Intake
 from operators.engine.selection import batch_reader
 from operators.kernels.as_of import newest_before
 from operators.state.store import SourceStore
@@ -181,6 +182,17 @@ class TableLookups:
         for table in self.tables.values():
             table.end()
         return found
+
+    def take_versions(self, intake: Intake, before: int) -> int:
+        """Let the versions hold that have been read and that no tuple with ts >= before can miss; return how many."""
+        taken = 0
+        for name, table in self.tables.items():
+            versions = intake.take_versions(name, before)
+            if versions is not None:
+                table.begin(versions)
+                table.end()
+                taken += len(versions)
+        return taken
 
     def _with_columns(self, stream: str, batch: Batch) -> Batch:
         for lookup in self._lookups.get(stream, ()):

@@ -80,7 +80,7 @@ class IntakeProgram:
         """Publish to the metrics and to the statistics topic."""
         found = self.engine.statistics()
         metrics.state_tuples.set(0)
-        metrics.state_bytes.set(0)
+        metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
         self._publish(found, self._changes.version)
         return found.busy_s

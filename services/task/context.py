@@ -170,7 +170,7 @@ def _make_lane(
     first, *others = spec.part.inputs(key[0])
     if first.edge is not None:
         return BlockLane(key, first, start, floor, log, feedback)
-    positions = {given.stream.name: given.position for given in (first, *others)}
+    positions = {given.stream.name: given.position for given in (first, *others) if given.position}
     return InputLane(key, spec.query, start, floor, positions, dict(spec.part.operator.kept), spec.decoders)
 
 

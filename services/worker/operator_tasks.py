@@ -147,7 +147,8 @@ class OperatorTasks(TaskKind):
         """Build a task that passes sources on to others."""
         recovery, lanes = start.recovery, make_lanes(start.spec, start.recovery, start.log)
         query, numbers = part.operator.query, recovery.numbers
-        engine = SourceIntake(query, partitions_of(lanes), recovery.cut, numbers, time.monotonic)
+        former = min((recovery.former[lane].message.cut for lane in lanes if lane in recovery.former), default=0)
+        engine = SourceIntake(query, partitions_of(lanes), recovery.cut, numbers, time.monotonic, former)
         migrations = self._migrations(engine, start)
         program = IntakeProgram(part, engine, migrations, recovery.cut, self._publish(part, start))
         silence = self._silence(part, start, lanes)

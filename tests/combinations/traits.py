@@ -86,7 +86,7 @@ def case_with(draw: st.DrawFn, traits: frozenset[str]) -> Case:
     if Feature.EXCEPT in traits:
         simple = st.one_of(subtractions(looks_up=False), busy_subtractions())
     else:
-        simple = cases(most_aliases=4, looks_up=False)
+        simple = cases(most_aliases=4, looks_up=not traits & {GROUP, JUGGLER})
     case = _as_streams(draw(simple.filter(lambda case: len(case.query.sources) >= needed)))
     sources = list(case.query.sources)
     if REPEATS in traits:
@@ -130,7 +130,8 @@ def _with_table(case: Case, order: list[int]) -> Case:
     asks for, if there is a choice."""
     sources = list(case.query.sources)
     read = [source.stream.name for source in sources]
-    usable = [n for n in reversed(order) if n > 0 and read.count(read[n]) == 1]
+    looked_up = {lookup.of for lookup in case.query.lookups}
+    usable = [n for n in reversed(order) if n > 0 and read.count(read[n]) == 1 and sources[n].alias not in looked_up]
     at = next((n for n in usable if sources[n].window.kind == "RANGE"), None)
     if at is None:
         return case

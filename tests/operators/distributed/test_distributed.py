@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,11 +25,11 @@ from schemas.codecs.exchange import ExchangeBlock
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
-from schemas.query import Query
+from schemas.query import Query, Window
 from tests import oracle
 from tests.cases import Case, aggregated, cases
 from tests.chains import Chain, merged
-from tests.feeding import canonical, feed, partitions_of, tables_of
+from tests.feeding import canonical, feed, partitions_of, tables_of, to_batch, to_rows
 from tests.profiles import PROPERTY
 from tests.subtractions import busy_subtractions, subtractions
 
@@ -49,7 +50,7 @@ def small_sweeps() -> Iterator[None]:
 
 def joins(most_aliases: int = 4) -> st.SearchStrategy[Case]:
     """Joins that can be taken apart."""
-    return cases(most_aliases=most_aliases, looks_up=False).filter(lambda case: len(case.query.sources) > 1)
+    return cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1)
 
 
 def decomposable() -> st.SearchStrategy[Case]:
@@ -431,6 +432,113 @@ def test_one_intake_reads_the_streams_of_a_topic() -> None:
         chain = Chain(bound, plan, rows, split)
         chain.finish()
         assert canonical(merged(chain.results())) == canonical(oracle.results(bound, rows))
+
+
+RATES = """
+CREATE TABLE t (k BIGINT PRIMARY KEY, v BIGINT, at TIMESTAMP) WITH (topic = 'tt', timestamp = 'at');
+CREATE TABLE u (v BIGINT PRIMARY KEY, w BIGINT, at TIMESTAMP) WITH (topic = 'tu', timestamp = 'at');
+"""
+LOOKED_UP = (
+    "SELECT A.s, T.v AS v FROM a A [RANGE 1 SECOND], t FOR SYSTEM_TIME AS OF A._ts AS T, b B [RANGE 2 SECONDS], "
+    "c C [RANGE 3 SECONDS] WHERE T.k = A.k AND T.v = B.x AND B.k = C.k AND T.v > 3 "
+)
+
+
+def looked_up(select: str) -> Query:
+    """A query over the streams and tables in topics."""
+    return parse_program(f"{STREAMS} {RATES} INSERT INTO 'out' {select}").queries[0]
+
+
+def test_an_intake_looks_tuples_up() -> None:
+    """It reads the table, too. What is looked up travels, is a key, and selects; only what is read above is looked
+    up. How often the table's topic is partitioned says nothing about the joins."""
+    bound = looked_up(LOOKED_UP)
+    counts = {**COUNTS, "tt": 7, "tu": 1}
+    top, low, *intakes = decompose(bound, parse_plan("((A B) C)", bound), counts)
+    assert (top.tasks, low.tasks) == (4, 4)
+    assert [(one.name, one.tasks, one.is_intake) for one in intakes] == [
+        ("a, t", 1, True), ("b", 1, True), ("c", 1, True)
+    ]  # fmt: skip
+    intake = intakes[0]
+    assert [(given.stream.topic, given.position) for given in intake.streams] == [("ta", "@position"), ("tt", "")]
+    assert [(c.alias, c.name) for c in edge(intake).columns] == [("A", "@position"), ("A", "T.v"), ("A", "s")]
+    assert [str(key.expr.name) for key in edge(intake).keys] == ["T.v"]  # type: ignore[union-attr]
+    assert len(edge(intake).predicates) == 2  # the row is there, and T.v > 3
+    assert not any(join.query.lookups for join in (top, low))
+    # Also where nothing is split, and a join could read the stream itself.
+    assert [one.name for one in decompose(bound, parse_plan("((A B) C)", bound), counts, 1)] == [
+        "((A B) C)", "(A B)", "a, t"
+    ]  # fmt: skip
+
+
+def test_streams_that_are_looked_up_in_one_table_have_one_intake() -> None:
+    """A partition is read by one task. A chain of tables brings further streams in."""
+    first = "a A [RANGE 1 SECOND], t FOR SYSTEM_TIME AS OF A._ts AS T, c C [RANGE 1 SECOND], "
+    second = "u FOR SYSTEM_TIME AS OF C._ts AS U, b B [RANGE 1 SECOND]"
+    sources = f"{first} {second}, t FOR SYSTEM_TIME AS OF B._ts AS V, u FOR SYSTEM_TIME AS OF B._ts AS W "
+    where = "WHERE T.k = A.k AND U.v = C.x AND V.k = B.k AND W.v = V.v AND A.k = B.k AND B.k = C.k"
+    counts = {**COUNTS, "tt": 2, "tu": 1}
+    bound = looked_up(f"SELECT A.s, T.v AS t, U.w AS u, V.v AS v, W.w AS w FROM {sources} {where}")
+    assert [one.name for one in decompose(bound, parse_plan("((A B) C)", bound), counts, 1) if one.is_intake] == [
+        "a, c, b, t, u"
+    ]
+    two = looked_up(f"SELECT A.s, T.v AS t, U.w AS u FROM {first} {second} WHERE T.k = A.k AND U.v = C.x AND A.k = B.k")
+    assert [one.name for one in decompose(two, parse_plan("((A B) C)", two), counts, 1) if one.is_intake] == [
+        "a, t", "c, u"
+    ]  # fmt: skip
+    partitioned = looked_up(f"{LOOKED_UP} AND A.k = B.k PARTITION BY A.k, B.k, C.k, T.k")
+    found = decompose(partitioned, parse_plan("((A B) C)", partitioned), {**COUNTS, "tt": 4})
+    assert [(one.name, one.tasks) for one in found] == [("((A B) C)", 4), ("(A B)", 4), ("a, t", 4)]
+
+
+def test_tables_and_streams_of_one_topic() -> None:
+    """Every record is a tuple, and a version of a row."""
+    text = RATES.replace("'tt'", "'ta'").replace("v BIGINT, at", "x BIGINT, at")
+    select = "SELECT A.s, T.x AS x FROM b B [RANGE 1 SECOND], a A [RANGE 1 SECOND], t FOR SYSTEM_TIME AS OF B._ts AS T "
+    (bound,) = parse_program(f"{STREAMS} {text} INSERT INTO 'out' {select} WHERE T.k = B.k AND A.k = B.k").queries
+    shared = [{"k": k, "x": 10 * k, "s": f"s{at}", "at": at} for at, k in enumerate([1, 2, 1, 2, 1])]
+    rows = {"a": [shared], "t": [shared], "b": [[{"k": at % 3, "x": 0, "s": "", "at": at} for at in range(6)]]}
+    for split in (1, 2):
+        chain = Chain(bound, parse_plan("(A B)", bound), rows, split)
+        assert [o.name for o in chain.operators if o.is_intake] == ["b, a, t"]
+        chain.finish()
+        expected = oracle.results(bound, rows)
+        assert canonical(merged(chain.results())) == canonical(expected)
+        assert expected
+
+
+def test_a_long_table_takes_no_memory_for_what_is_superseded() -> None:
+    """Where a plan takes over, its intake reads the whole table before anything is looked up. What was superseded when
+    no tuple lived yet that still lives is of no use. The windows, at most 3 s, say what that is."""
+    bound = looked_up("SELECT A.s, T.v AS v FROM a A [RANGE 3 SECONDS], t FOR SYSTEM_TIME AS OF A._ts AS T, "
+                      "b B [RANGE 1 SECOND] WHERE T.k = A.k AND A.k = B.k")  # fmt: skip
+    *_, operator = decompose(bound, parse_plan("(A B)", bound), {**COUNTS, "tt": 1}, 1)
+    a, table = operator.query.streams()
+
+    def read(former: int) -> tuple[list[int], list[dict[str, object]]]:
+        engine = SourceIntake(operator.query, {"a": [0], "t": [0]}, former=former)
+        pending = []
+        for begin in range(0, 12_000, 1000):
+            versions = [{"k": n % 7, "v": begin + n, "at": begin + n} for n in range(0, 1000, 10)]
+            engine.push("t", 0, to_batch(table, versions), floor=0)
+            engine.take_versions()
+            pending.append(engine.pending_tuples)
+        tuples = [{"k": k, "x": 0, "s": "", "at": at, "@position": at} for k, at in ((0, 7000), (5, 9000), (6, 11_990))]
+        engine.push("a", 0, to_batch(a, tuples), floor=0)
+        return pending, to_rows(engine.advance()["a"])
+
+    pending, found = read(10_000)
+    assert max(pending[:7]) <= 1
+    assert pending[-1] == 500
+    everything, same = read(0)
+    assert everything[-1] == 1200
+    assert found == same
+    # A tuple that one of ROWS still has may be of any age.
+    bound = replace(bound, sources=(replace(bound.sources[0], window=Window("ROWS", 3)), bound.sources[1]))
+    *_, operator = decompose(bound, parse_plan("(A B)", bound), {**COUNTS, "tt": 1}, 1)
+    engine = SourceIntake(operator.query, {"a": [0], "b": [0], "t": [0]}, former=10_000)
+    engine.push("t", 0, to_batch(table, [{"k": 1, "v": at, "at": at} for at in (1, 2, 3)]), floor=0)
+    assert engine.take_versions() == 0
 
 
 def test_too_many_channels_are_refused() -> None:
