@@ -595,6 +595,10 @@ WITH_SCHEMA = ("avro", "json-schema", "protobuf")
 """The formats whose records name a schema of a registry."""
 
 
+REGISTERED = "registered"
+"""In place of a schema's file: the latest schema that the registry has under the subject."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResultFormat:
     """How results are written as records (`INSERT INTO 'topic' WITH (...)`).
@@ -606,6 +610,8 @@ class ResultFormat:
         record: the full name of the record in the schema; None for one made of the topic's name.
         key: outputs of which a record's key is made, which decides its partition. Aggregates have keys without it.
         key_format: `string`, `json`, `json-schema`, `avro` or `protobuf`; None without `key`.
+        schema: the file of the schema of values, as the query names it, or REGISTERED; None for one that Weir makes.
+        message: for Protobuf with such a schema, the full name of the message type; None for the first.
     """
 
     format: str = "json"
@@ -614,6 +620,8 @@ class ResultFormat:
     record: str | None = None
     key: tuple[str, ...] = ()
     key_format: str | None = None
+    schema: str | None = None
+    message: str | None = None
 
     @property
     def has_schema(self) -> bool:

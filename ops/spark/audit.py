@@ -123,6 +123,8 @@ def audit_topics(
         with FoundResults(folder / "found.parquet", query) as found:
             say(f"reading results from {sink}")
             unreadable = read_results(clients, query, decoders, sink, found)
+        if unreadable and not found.results and query.result_format.schema is not None:
+            raise StateError(f"no result can be read, {unreadable[0]}; an audit needs `_ts` in the results' schema")
         with Stage(folder, query) as stage:
             say("reading the past of the input topics")
             intake = stage_topics(stage, clients, query, decoders, ranges, read_idle_late(clients, query))

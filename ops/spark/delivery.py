@@ -60,7 +60,7 @@ class TopicDestination:
         """Args:
             root: the topmost join's number.
             records: encodes the results.
-            say: receives a text about results that are too large for the topic.
+            say: receives a text about results that are too large for the topic, or do not fit its schema.
 
         Raises:
             BrokerError: Kafka does not answer, or a topic cannot be made.
@@ -119,7 +119,7 @@ class TopicDestination:
             self._begin()
             self._begun = True
         encoded = [(self._topic, self._records.encode(batch, CLEANUP_PHASE)) for batch in batches]
-        results = sum(len(own.offsets) - 1 for _, own in encoded)
+        results = sum(len(own) + len(own.refused) for _, own in encoded)
         record = CommitRecord(self._backlog, self._query, self._root, group, results)
         # The sink writes these beside the results, to the task's partition of their topic.
         commit = RejectedRecord(self._commits, msgspec.json.encode(record), f"{self._backlog}/{group}".encode(), ())
@@ -130,7 +130,7 @@ class TopicDestination:
         except Aborted as error:
             raise BrokerError(f"group {group} was not delivered: {error}; repeat the cleanup to continue") from None
         if refused:
-            self._say(f"{refused.total():,} results were too large for the topic, and are in {self._query}.dead")
+            self._say(f"{refused.total():,} results do not fit the topic or its schema, and are in {self._query}.dead")
         return results
 
     def finish(self) -> None:

@@ -102,16 +102,21 @@ def encode_records(
 
     def add_sizes(sizes: I64) -> None:
         for column, may_be_null in fields:
-            _add_sizes(column, may_be_null, sizes)
+            add_sizes_of(column, may_be_null, sizes)
 
     def write(out: U8, at: I64) -> None:
         for column, may_be_null in fields:
-            _write(column, may_be_null, out, at)
+            write_column(column, may_be_null, out, at)
 
     return write_records(head, tail, rows, add_sizes, write)
 
 
-def _add_sizes(column: Column, nullable: bool, sizes: I64) -> None:
+def add_sizes_of(column: Column, nullable: bool, sizes: I64) -> None:
+    """Add what each value of a column takes to (rows,) sizes.
+
+    Args:
+        nullable: whether the values are in a union with null, which comes first.
+    """
     if column.type is Type.STRING:
         add_text_sizes(read_only(column.offsets), read_only(column.mask()), nullable, sizes)
     elif column.type in (Type.BIGINT, Type.TIMESTAMP):
@@ -120,7 +125,9 @@ def _add_sizes(column: Column, nullable: bool, sizes: I64) -> None:
         sizes += column.mask() * (8 if column.type is Type.DOUBLE else 1) + nullable
 
 
-def _write(column: Column, nullable: bool, out: npt.NDArray[np.uint8], at: I64) -> None:
+def write_column(column: Column, nullable: bool, out: npt.NDArray[np.uint8], at: I64) -> None:
+    """Write each value of a column at (rows,) places in a block, which it moves on; else as `add_sizes_of`. A null that
+    is not `nullable` takes no bytes."""
     valid, values = read_only(column.mask()), read_only(column.values)
     match column.type:
         case Type.STRING:

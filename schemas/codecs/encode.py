@@ -8,6 +8,7 @@ the columns, and NULL is `null`. A TIMESTAMP is its integer of milliseconds.
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +40,7 @@ class Encoded:
             records that all go to one partition.
         missing: of keys and headers, (n,) bool: which are none; None if all are there.
         headers: names of headers, each with the same number of records, their texts.
+        refused: results for which their schema has no place, and which are not among the records: JSON, and why.
     """
 
     data: bytes
@@ -47,6 +49,14 @@ class Encoded:
     hashes: I64 | None = None
     missing: Mask | None = None
     headers: tuple[tuple[str, Encoded], ...] = ()
+    refused: tuple[tuple[bytes, str], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def texts(self) -> list[bytes]:
+        """The records without their newlines."""
+        return [self.data[begin : end - 1] for begin, end in itertools.pairwise(self.offsets.tolist())]
 
 
 def check_output_names(query: Query) -> None:

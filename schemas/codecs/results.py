@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from schemas.codecs.kernels.avro_writer import write_same
 from schemas.codecs.kernels.frames import add_frames
 from schemas.codecs.kernels.murmur import key_hashes
 from schemas.columns import I64, U8, Batch, Column
+from schemas.fitting import MisfitError
 from schemas.members import Member
 from schemas.query import Type
 
@@ -27,6 +28,9 @@ class ValueEncoder(Protocol):
 
         Args:
             phase: what late results say of themselves.
+
+        Raises:
+            MisfitError: their schema has no place for some of them.
         """
         ...
 
@@ -147,7 +151,10 @@ class ResultRecords:
         Args:
             phase: what late results say of themselves.
         """
-        found = self.values.encode(batch, phase)
+        try:
+            found = self.values.encode(batch, phase)
+        except MisfitError as error:
+            return self._others(batch, phase, error.reasons)
         if self.headers:
             texts = [(name, TextKeys().encode([batch.columns[column]], len(batch))) for name, column in self.headers]
             found = replace(found, headers=tuple(texts))
@@ -157,6 +164,14 @@ class ResultRecords:
             return replace(found, keys=self.keys.encode(batch.keys, len(batch)))
         keys = self.keys.encode([batch.columns[name] for name in self.key], len(batch))
         return replace(found, keys=keys, hashes=_hashes(keys))
+
+    def _others(self, batch: Batch, phase: str | None, reasons: Mapping[int, str]) -> Encoded:
+        """Encode results without those in some rows."""
+        fits = np.ones(len(batch), np.bool_)
+        fits[list(reasons)] = False
+        texts = encode_results(batch.take(~fits), phase).texts()
+        refused = zip(texts, (reasons[row] for row in sorted(reasons)), strict=True)
+        return replace(self.encode(batch.take(fits), phase), refused=tuple(refused))
 
 
 def _hashes(keys: Encoded) -> I64:

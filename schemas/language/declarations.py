@@ -25,6 +25,7 @@ from schemas.query import (
     METADATA,
     OP_KEY,
     ORDINAL,
+    REGISTERED,
     SOURCE_TIME,
     VALUE,
     WITH_SCHEMA,
@@ -75,6 +76,8 @@ _RESULT_OPTIONS = {
     "registry": "registry = 'http://127.0.0.1:8081'",
     "subject": "subject = 'topic-record'",
     "record": "record = 'com.example.Alarm'",
+    "schema": "schema = 'alarm.avsc'",
+    "message": "message = 'example.Alarm'",
 }
 _OTHER_TYPE_NAMES = {
     "INT": Type.BIGINT,
@@ -266,6 +269,7 @@ def bind_result_format(node: Node | None, key: Sequence[Output], text: QueryText
     options = _Options(nodes, _RESULT_OPTIONS, {}, text)
     format, key_format = options.format(RESULT_FORMATS) or RESULT_FORMATS[0], options.result_key_format(key)
     either = key_format if key_format in WITH_SCHEMA else format
+    schema = options.result_schema(format)
     return ResultFormat(
         format,
         options.registry(either),
@@ -273,6 +277,8 @@ def bind_result_format(node: Node | None, key: Sequence[Output], text: QueryText
         options.record(either),
         tuple(output.name for output in key),
         key_format,
+        schema,
+        options.message(format),
     )
 
 
@@ -413,6 +419,15 @@ class _Options:
         if file is not None and registry is not None and key_format not in WITH_SCHEMA:
             raise self._refused("registry", "excludes 'schema': records name a registry's schemas, or have all one")
         return file, registry
+
+    def result_schema(self, format: str) -> str | None:
+        """The schema of the values of results, where Weir does not make it: a file, or `registered`."""
+        schema = self._of_schemas("schema", self._file("schema"), format)
+        if schema is None and "message" in self._values:
+            raise self._refused("message", "is a type in a schema of your own: schema = 'alarm.proto'")
+        if schema not in (None, REGISTERED) and "record" in self._values:
+            raise self._refused("record", "is the name in the schema that Weir makes; leave it out, or 'schema'")
+        return schema
 
     def registry(self, format: str | None) -> str | None:
         """The URL of the schema registry."""

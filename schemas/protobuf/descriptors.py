@@ -91,6 +91,11 @@ class ProtobufSchema:
         return types[name]
 
 
+def is_known(name: str) -> bool:
+    """Whether each schema may import a file without bringing it."""
+    return name in _KNOWN
+
+
 def _all_types(file: FileDescriptor) -> Iterator[Descriptor]:
     waiting = deque(file.message_types_by_name.values())
     while waiting:

@@ -35,7 +35,7 @@ from schemas.codecs.kernels.protobuf_writer import (
     write_truths,
 )
 from schemas.codecs.results import read_only, write_records
-from schemas.columns import I64, U8, Batch, Column
+from schemas.columns import I64, U8, Batch, Column, Mask
 from schemas.members import Member, flat_members, value_members
 from schemas.query import Query, Type, type_of
 
@@ -48,6 +48,10 @@ _TYPES: Final = {
 }
 _MESSAGE: Final = 2
 _WIRE: Final = {Type.BIGINT: 0, Type.DOUBLE: 1, Type.STRING: 2, Type.BOOLEAN: 0, Type.TIMESTAMP: _MESSAGE}
+
+Piece = tuple[Column, U8]
+"""Something that a message has: a column, and the tag of its values. Before what is in a message of a field is how long
+that is in each row, as a column of numbers."""
 
 
 def value_proto(query: Query, record: str) -> str:
@@ -115,8 +119,7 @@ class ProtobufValues:
         members = flat_members(list(batch.columns)) if self.members is None else self.members
         members = (*members, Member(TIMESTAMP_FIELD, len(batch.columns)))
         columns = [*batch.columns.values(), Column(Type.TIMESTAMP, batch.ts)]
-        raw = (phase or "").encode()
-        tail = b"" if phase is None else _tag(len(members) + 1, _WIRE[Type.STRING]) + bytes((len(raw),)) + raw
+        tail = b"" if phase is None else text(len(members) + 1, phase.encode())
         return encode_records(self.number, members, columns, tail, len(batch))
 
 
@@ -142,11 +145,15 @@ def encode_records(
 ) -> Encoded:
     """Encode records of some members that end in some bytes."""
     head = bytes(1) + number.to_bytes(4, "big") + bytes(1)  # the last byte: the first message type
-    pieces = _pieces(members, columns, rows)
+    return encode_pieces(head, _pieces(members, columns, rows), tail, rows)
+
+
+def encode_pieces(head: bytes, pieces: Sequence[Piece], tail: bytes, rows: int) -> Encoded:
+    """Encode records of columns with their tags, between the same bytes."""
 
     def add_sizes(sizes: I64) -> None:
         for column, tag in pieces:
-            _add_sizes(column, len(tag), sizes)
+            add_sizes_of(column, len(tag), sizes)
 
     def write(out: U8, at: I64) -> None:
         for column, tag in pieces:
@@ -155,33 +162,52 @@ def encode_records(
     return write_records(head, tail, rows, add_sizes, write)
 
 
-def _pieces(members: Sequence[Member], columns: Sequence[Column], rows: int) -> list[tuple[Column, U8]]:
-    """What a message has, in its order: columns and their tags. Of a message in it, first how long it is in each row,
-    as a column of numbers, and then what it has."""
-    found: list[tuple[Column, U8]] = []
+def _pieces(members: Sequence[Member], columns: Sequence[Column], rows: int) -> list[Piece]:
+    """What a message has, in its order; also of the messages in it."""
+    found: list[Piece] = []
     for number, member in enumerate(members, 1):
         if not member.members:
-            column = columns[member.column]
-            found.append((column, np.frombuffer(_tag(number, _WIRE[column.type]), np.uint8)))
-            continue
-        inside = _pieces(member.members, columns, rows)
-        sizes = np.zeros(rows, np.int64)
-        for column, tag in inside:
-            _add_sizes(column, len(tag), sizes)
-        found += [(Column(Type.BIGINT, sizes), np.frombuffer(_tag(number, _MESSAGE), np.uint8)), *inside]
+            found.append(value(number, columns[member.column]))
+        else:
+            found += message(number, _pieces(member.members, columns, rows), rows)
     return found
 
 
-def _tag(number: int, wire_type: int) -> bytes:
+def value(number: int, column: Column) -> Piece:
+    """The values of a field."""
+    return column, _tag(number, _WIRE[column.type])
+
+
+def message(number: int, inside: Sequence[Piece], rows: int, valid: Mask | None = None) -> list[Piece]:
+    """The messages of a field, and what is in them. Those that are not `valid` are not there, and nothing may be in
+    them."""
+    sizes = np.zeros(rows, np.int64)
+    for column, tag in inside:
+        add_sizes_of(column, len(tag), sizes)
+    return [(Column(Type.BIGINT, sizes, valid), _tag(number, _MESSAGE)), *inside]
+
+
+def text(number: int, raw: bytes) -> bytes:
+    """A text field."""
+    return _tag(number, _WIRE[Type.STRING]).tobytes() + varint(len(raw)) + raw
+
+
+def _tag(number: int, wire_type: int) -> U8:
     """The tag of a field."""
-    left, found = number << 3 | wire_type, b""
+    return np.frombuffer(varint(number << 3 | wire_type), np.uint8)
+
+
+def varint(value: int) -> bytes:
+    """A number of at least 0 as Protobuf has it."""
+    left, found = value, b""
     while left >= 0x80:
         found += bytes((left & 0x7F | 0x80,))
         left >>= 7
     return found + bytes((left,))
 
 
-def _add_sizes(column: Column, tag_size: int, sizes: I64) -> None:
+def add_sizes_of(column: Column, tag_size: int, sizes: I64) -> None:
+    """Add what the values of a column take with their tags to (rows,) sizes."""
     valid = read_only(column.mask())
     match column.type:
         case Type.STRING:

@@ -312,7 +312,7 @@ def worker(
             pages,
             group=entry is not None,
             decoders=decoders,
-            encoders=Encoders(access),
+            encoders=Encoders(access, query.parent if query.exists() else Path()),
         )
         with page_at(http_bind, ui_port, clients, bound, settings.group, of_group=entry is not None):
             running.run()

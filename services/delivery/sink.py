@@ -12,7 +12,6 @@ commit), or `BrokerError` (this worker cannot go on).
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import uuid
@@ -99,7 +98,8 @@ class Sink(Protocol):
         return {}
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
-        """Deliver and commit; returns by topic how many results were too large for it and became dead letters."""
+        """Deliver and commit; returns by topic how many results became dead letters: those that are too large, or that
+        have no place in their schema."""
 
     def completion_check(self) -> Callable[[], Mapping[Lane, int] | None]:
         """Return a function that asks Kafka whether all transactions up to now are complete in every partition.
@@ -177,7 +177,7 @@ class ProducerSink(Sink):
         return self._offsets.read(lanes, again)
 
     def _produce(self, delivery: Delivery) -> Counter[str]:
-        """Hand everything to the producer's queue; returns how many results became dead letters for their size."""
+        """Hand everything to the producer's queue; returns how many results became dead letters, by topic."""
         refused = [(topic, self._produce_results(topic, encoded)) for topic, encoded in delivery.results]
         for rejected in (*delivery.rejected, *(rejected for _, records in refused for rejected in records)):
             self._produce_rejected(rejected)
@@ -231,8 +231,8 @@ class ProducerSink(Sink):
                 raise self._refusal(error, f"record not accepted by {lane[0]}") from None
 
     def _produce_results(self, topic: str, encoded: Encoded) -> list[RejectedRecord]:
-        refused: list[RejectedRecord] = []
-        values = _records(encoded)
+        refused = [self._refused(topic, value, None, why) for value, why in encoded.refused]
+        values = encoded.texts()
         keys = [None] * len(values) if encoded.keys is None else _texts(encoded.keys)
         headers = _headers(encoded, len(values)) if encoded.headers else None
         for partition, rows in self._partitions(topic, encoded).items():
@@ -298,7 +298,10 @@ class ProducerSink(Sink):
         return self._topics.limits[topic] - HEADER_BYTES
 
     def _too_large(self, topic: str, size: int, value: bytes, key: bytes | None) -> RejectedRecord:
-        why = f"result of {size} bytes, topic {topic!r} takes {self._limit(topic)}"
+        return self._refused(topic, value, key, f"result of {size} bytes, topic {topic!r} takes {self._limit(topic)}")
+
+    def _refused(self, topic: str, value: bytes, key: bytes | None, why: str) -> RejectedRecord:
+        """A result that does not reach its topic."""
         return RejectedRecord(self._topics.dead, value, key, (("reason", why.encode()), ("topic", topic.encode())))
 
     def _produce_chunk(self, lane: Lane, chunk: list[dict[str, Any]]) -> None:
@@ -381,14 +384,9 @@ class ProducerSink(Sink):
         self._offsets.close()
 
 
-def _records(encoded: Encoded) -> list[bytes]:
-    data = encoded.data
-    return [data[begin : end - 1] for begin, end in itertools.pairwise(encoded.offsets.tolist())]
-
-
 def _texts(encoded: Encoded) -> list[bytes | None]:
     """The keys, or the texts of one header, of records; None where there is none."""
-    found: list[bytes | None] = [*_records(encoded)]
+    found: list[bytes | None] = [*encoded.texts()]
     if encoded.missing is not None:
         for row in np.flatnonzero(encoded.missing).tolist():
             found[row] = None

@@ -10,7 +10,7 @@ from schemas.query import VALUE, Field, Stream
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_files import read_schema
 from services.formats.schema_kinds import KINDS
-from services.formats.schema_registry import latest_columns
+from services.formats.schema_registry import latest_schema
 from services.process.logs import get_log
 
 NO_REGISTRY: Final = "name the schema registry with --registry or registry = 'http://...', or declare the columns"
@@ -43,12 +43,13 @@ class SchemaColumns:
         if url is None:
             raise UsageError(NO_REGISTRY)
         subject = f"{stream.topic}-value"
-        found = latest_columns(url, self._access, subject, KINDS[stream.format], stream)
+        kind = KINDS[stream.format]
+        found = latest_schema(url, self._access, subject, kind)
         if found is None:
             raise UsageError(f"the registry {url} has no schema for the subject {subject!r}; {NO_REGISTRY}")
-        number, columns = found
+        number, schema = found
         LOG.info("columns of a stream are those of its latest schema", stream=stream.name, schema=number)
-        return self._named(columns, f"schema {number}")
+        return self._named(kind.columns(schema, stream), f"schema {number}")
 
     @staticmethod
     def _named(columns: list[Field], place: str) -> list[Field]:

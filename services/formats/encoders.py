@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from schemas.avro.encoder import AvroKeys, AvroValues
+from schemas.avro.given import given_values as given_avro
 from schemas.avro.result_schema import has_phase, key_schema, record_name, same_field, value_schema
 from schemas.codecs.encode import key_paths
 from schemas.codecs.json_schema import key_json_schema, value_json_schema
@@ -21,12 +24,14 @@ from schemas.codecs.results import (
     ValueEncoder,
 )
 from schemas.columns import Batch
-from schemas.errors import InvariantError, UsageError
+from schemas.errors import DataError, InvariantError, UsageError
 from schemas.members import Member, columns_in_order, members_of, value_members
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
-from schemas.query import OP_KEY, Query, ResultFormat, Type, type_of
+from schemas.query import OP_KEY, REGISTERED, Query, ResultFormat, Type, type_of
 from services.formats.registry_access import RegistryAccess
-from services.formats.schema_registry import register_schema
+from services.formats.schema_files import read_schema, registered_text
+from services.formats.schema_kinds import KINDS, SchemaKind
+from services.formats.schema_registry import latest_schema, register_schema
 from services.process.logs import get_log
 
 LOG = get_log("schemas")
@@ -41,9 +46,11 @@ class Encoders:
 
     Attributes:
         access: how to reach the registry of the queries that name none.
+        folder: what the names of schema files are relative to.
     """
 
     access: RegistryAccess = field(default_factory=RegistryAccess)
+    folder: Path = Path()
     _made: dict[Query, ResultRecords] = field(default_factory=dict, init=False, repr=False)
     _of_columns: dict[tuple[str, _Columns], ResultRecords] = field(default_factory=dict, init=False, repr=False)
     _newest: dict[str, tuple[Query, ResultRecords]] = field(default_factory=dict, init=False, repr=False)
@@ -53,11 +60,14 @@ class Encoders:
         """Check what can be checked without asking a registry.
 
         Raises:
-            UsageError: no registry is named, or the schema of keys cannot have the names of their values.
+            UsageError: no registry is named, the file of a schema does not fit, or the schema of keys cannot have the
+                names of their values.
         """
         if not query.result_format.has_schema:
             return
         self._url(query)
+        if query.result_format.schema not in (None, REGISTERED):
+            self._of_file(query)
         format = _key_format(query)
         same = same_field(_key(query)[0], as_json=format == "protobuf")
         if format in ("avro", "protobuf") and same is not None:
@@ -101,6 +111,8 @@ class Encoders:
         return self._of_columns.get((topic, columns)) or ResultRecords()
 
     def _values(self, query: Query) -> ValueEncoder:
+        if query.result_format.schema is not None:
+            return self._by_given_schema(query)
         record, members = _record(query), value_members(query)
         match query.result_format.format:
             case "json":
@@ -113,6 +125,43 @@ class Encoders:
                 return ProtobufValues(number, members)
         number = self._register(query, "value", record, value_schema(query, record))
         return AvroValues(number, has_phase(query), tuple(columns_in_order(members)))
+
+    def _by_given_schema(self, query: Query) -> ValueEncoder:
+        """The encoder of values by a schema that Weir has not made."""
+        written = query.result_format
+        if written.schema != REGISTERED:
+            text, record, encoder_of = self._of_file(query)
+            return encoder_of(self._register(query, "value", record, text, KINDS[written.format].name))
+        subject, url = _subject(written, _topic(query), "value", _record(query)), self._url(query)
+        kind: SchemaKind[Any] = KINDS[written.format]
+        try:
+            found = latest_schema(url, self.access, subject, kind)
+            if found is None:
+                raise UsageError(f"the registry {url} has no schema for the subject {subject!r}; register one")
+            number, schema = found
+            made = _matched(query, schema)[1](number)
+        except DataError as error:
+            raise UsageError(f"results in {_topic(query)!r} do not fit the subject {subject!r}: {error}") from None
+        LOG.info("results have a schema", topic=_topic(query), part="value", subject=subject, schema=number)
+        return made
+
+    def _of_file(self, query: Query) -> tuple[str, str, Callable[[int], ValueEncoder]]:
+        """The text of the schema of values in a file, the name of its record, and what makes their encoder of the
+        schema's number.
+
+        Raises:
+            UsageError: it is missing, broken, or does not fit.
+        """
+        written = query.result_format
+        path = self.folder / str(written.schema)
+        try:
+            schema = read_schema(path, written.format)
+        except DataError as error:
+            raise UsageError(str(error)) from None
+        try:
+            return registered_text(path, schema, written.format), *_matched(query, schema)
+        except DataError as error:
+            raise UsageError(f"results in {_topic(query)!r} do not fit {path}: {error}") from None
 
     def _keys(self, query: Query) -> KeyEncoder | None:
         (members, types), record = _key(query), f"{_record(query)}_key"
@@ -146,6 +195,20 @@ class Encoders:
         number = register_schema(url, self.access, subject, schema, kind)
         LOG.info("results have a schema", topic=_topic(query), part=part, subject=subject, schema=number)
         return number
+
+
+def _matched(query: Query, schema: Any) -> tuple[str, Callable[[int], ValueEncoder]]:
+    """The name of the record in the schema of a query's values, and what makes their encoder of the schema's number.
+
+    Raises:
+        DataError: the results do not fit the schema.
+    """
+    if query.result_format.format == "avro":
+        return schema.name, given_avro(schema, query)
+    from schemas.protobuf.given import given_values as given_protobuf  # not above: few need it
+
+    type = schema.named(query.result_format.message)
+    return type.full_name, given_protobuf(type, query)
 
 
 def _topic(query: Query) -> str:

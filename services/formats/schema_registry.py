@@ -13,11 +13,10 @@ import threading
 import time
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from schemas.codecs.decoded import RecordError
 from schemas.errors import BrokerError, DataError, UsageError
-from schemas.query import Field, Stream
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_kinds import SchemaKind
 from services.process.logs import get_log
@@ -159,10 +158,8 @@ class _Missing(Exception):
     """The registry answers that it has no such schema, or none that can be used."""
 
 
-def latest_columns(
-    url: str, access: RegistryAccess, subject: str, kind: SchemaKind[Any], stream: Stream
-) -> tuple[int, list[Field]] | None:
-    """Return the number of the latest schema of a subject, and the columns that a stream has by it; None without one.
+def latest_schema(url: str, access: RegistryAccess, subject: str, kind: SchemaKind[T]) -> tuple[int, T] | None:
+    """Return the number of the latest schema of a subject, and that schema; None without one.
 
     Raises:
         DataError: it is of another kind, or broken.
@@ -175,7 +172,7 @@ def latest_columns(
         with SchemaRegistryClient(access.client_settings(url)) as client:
             latest = client.get_latest_version(subject)
             number = latest.schema_id or 0
-            return number, kind.columns(_parsed(client, latest.schema, number, kind), stream)
+            return number, _parsed(client, latest.schema, number, kind)
     except DataError:
         raise
     except SchemaRegistryError as error:

@@ -92,7 +92,7 @@ class Committer:
         context.commits, context.commit_s = context.commits + 1, context.commit_s + took_s
         delivered = Counter({topic: -count for topic, count in refused.items()})
         for topic, piece in encoded:
-            delivered[topic] += len(piece.offsets) - 1
+            delivered[topic] += len(piece) + len(piece.refused)
         context.program.count(delivered, metrics)
         context.trace.delivered(began, delivered.total(), commit)
         metrics.internal_blocks.inc(len(blocks))

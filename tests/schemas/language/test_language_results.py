@@ -49,8 +49,7 @@ def test_a_topic_may_be_called_with() -> None:
         ("format = 'avro', record = '1a'", "option 'record' is a name in Avro", 2),
         ("format = 'avro', record = 'a.string'", "option 'record' is a name in Avro", 2),
         ("format = 'avro', record = 'a..b'", "option 'record' is a name in Avro", 2),
-        ("schema = 'x.avsc'", "unknown option 'schema'; accepted: format, key_format, registry, subject", 2),
-        ("timestamp = 'at'", "unknown option 'timestamp'", 2),
+        ("timestamp = 'at'", "unknown option 'timestamp'; accepted: format, key_format, registry, subject", 2),
     ],
 )
 def test_wrong_options(options: str, message: str, line: int) -> None:
@@ -113,6 +112,32 @@ def test_aggregates_have_a_key_of_their_own() -> None:
     text = f"{STREAM}INSERT INTO 'x' KEY (n) SELECT COUNT(*) AS n FROM a [ROWS 1] EMIT EVERY 1 SECOND"
     with pytest.raises(QueryError, match="have the values of GROUP BY as their key; leave KEY out"):
         parse_program(text)
+
+
+def test_schemas_of_ones_own() -> None:
+    found = bound("INSERT INTO 'x' WITH (format = 'avro', schema = 'x.avsc')").result_format
+    assert found == ResultFormat("avro", schema="x.avsc")
+    options = "format = 'protobuf', schema = 'registered', message = 'a.B', subject = 'record', record = 'a.B'"
+    found = bound(f"INSERT INTO 'x' WITH ({options})").result_format
+    assert found == ResultFormat("protobuf", subject="record", record="a.B", schema="registered", message="a.B")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("schema = 'x.avsc'", "option 'schema' is for format = 'avro' and format = 'protobuf'; the format here"),
+        ("format = 'json-schema', schema = 'x'", "option 'schema' is for format = 'avro' and format = 'protobuf'"),
+        ("format = 'avro', schema = ' '", "option 'schema' names a file"),
+        ("format = 'protobuf', message = 'a.B'", "option 'message' is a type in a schema of your own"),
+        ("format = 'avro', schema = 'x', message = 'a.B'", "option 'message' is for format = 'protobuf'"),
+        ("format = 'avro', schema = 'x', record = 'a.B'", "option 'record' is the name in the schema that Weir makes"),
+    ],
+)
+def test_wrong_schemas_of_ones_own(options: str, message: str) -> None:
+    with pytest.raises(QueryError) as found:
+        bound(f"INSERT INTO 'x' WITH ({options})")
+    assert message in str(found.value)
+    assert found.value.line == 2
 
 
 def test_headers_of_results() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
 from confluent_kafka.schema_registry import Schema
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from schemas.avro.encoder import AvroValues
 from schemas.codecs.results import JsonValues, ResultRecords
@@ -15,6 +17,7 @@ from schemas.columns import Batch, Column
 from schemas.errors import BrokerError, InvariantError, UsageError
 from schemas.language.program import parse_program
 from schemas.members import flat_members
+from schemas.protobuf.compiler import compile_text
 from schemas.query import Query, Type
 from services.broker.background import free_port
 from services.formats.encoders import Encoders
@@ -142,3 +145,78 @@ def test_a_query_replaces_another(registry: str) -> None:
     for query in (first, second):
         encoders.prepare(query)
     assert [number_in(encoders.late(topic, batch).encode(batch).data) for batch in late] == numbers
+
+
+OWN = {
+    "avro": """{"type": "record", "name": "com.acme.Own", "fields": [
+      {"name": "more", "type": "string", "default": "x"}, {"name": "k", "type": ["null", "int"]}]}""",
+    "protobuf": 'syntax = "proto3"; package com.acme; message Other {} message Own { string more = 1; int32 k = 2; }',
+}
+ENDS = {"avro": {"avsc": b"\2x\2\x06"}, "protobuf": dict.fromkeys(("proto", "desc"), b"\2\2\x10\3")}
+"""By format and kind of file, what is behind the frame of a record."""
+
+
+def write_own(folder: Path, format: str, kind: str) -> None:
+    """Write the file `own` of a schema."""
+    if kind == "desc":
+        files = FileDescriptorSet(file=[])
+        compile_text(OWN[format]).file.CopyToProto(files.file.add())
+        (folder / "own.desc").write_bytes(files.SerializeToString())
+    else:
+        (folder / f"own.{kind}").write_text(OWN[format])
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("format", "kind"), [(format, kind) for format in ENDS for kind in ENDS[format]])
+def test_a_schema_in_a_file(registry: str, format: str, kind: str, tmp_path: Path) -> None:
+    """It is registered as it is, and then found there."""
+    topic, client = f"t-{uuid.uuid4()}", client_of(registry)
+    write_own(tmp_path, format, kind)
+    options = f"format = '{format}', schema = 'own.{kind}'"
+    options += ", message = 'com.acme.Own'" if format == "protobuf" else ""
+    query = query_of(topic, options)
+    by_file = Encoders(RegistryAccess(registry), tmp_path)
+    by_file.check(query)
+    with pytest.raises(BrokerError):
+        Encoders(RegistryAccess(f"http://127.0.0.1:{free_port()}"), tmp_path).prepare(query)
+    by_file.prepare(query)
+    latest = client.get_latest_version(f"{topic}-value")
+    data = by_file.of(query).encode(one("k", 3, Type.BIGINT)).data
+    assert (number_in(data), data[5:-1]) == (latest.schema_id, ENDS[format][kind])
+    if format == "avro":
+        assert json.loads(latest.schema.schema_str or "")["fields"] == json.loads(OWN[format])["fields"]
+    registered = query_of(topic, options.replace(f"own.{kind}", "registered"))
+    without = of(registry)
+    without.check(registered)
+    without.prepare(registered)
+    assert without.of(registered).encode(one("k", 3, Type.BIGINT)).data == data
+
+
+@pytest.mark.kafka
+def test_a_registered_schema_that_does_not_fit(registry: str) -> None:
+    topic, client = f"t-{uuid.uuid4()}", client_of(registry)
+    query = query_of(topic, "format = 'avro', schema = 'registered'")
+    of(registry).check(query)
+    with pytest.raises(UsageError, match=f"has no schema for the subject '{topic}-value'; register one"):
+        of(registry).prepare(query)
+    fields = [{"name": "k", "type": "long"}, {"name": "must", "type": "long"}]
+    other = json.dumps({"type": "record", "name": "Other", "fields": fields})
+    client.register_schema(f"{topic}-value", Schema(other, "AVRO"))
+    message = f"results in '{topic}' do not fit the subject '{topic}-value': no output is called 'must'"
+    with pytest.raises(UsageError, match=message):
+        of(registry).prepare(query)
+
+
+def test_files_that_do_not_fit(tmp_path: Path) -> None:
+    """The check at the start needs no registry."""
+    encoders = Encoders(RegistryAccess("http://127.0.0.1:1"), tmp_path)
+    query = query_of("x", "format = 'avro', schema = 'own.avsc'")
+    with pytest.raises(UsageError, match=r"cannot read the schema .*own\.avsc: No such file"):
+        encoders.check(query)
+    (tmp_path / "own.avsc").write_text('{"type": "record", "name": "r", "fields": []}')
+    with pytest.raises(UsageError, match=r"results in 'x' do not fit .*own\.avsc: the schema has no field 'k'"):
+        encoders.check(query)
+    query = query_of("x", "format = 'protobuf', schema = 'own.proto'")
+    (tmp_path / "own.proto").write_text("message {")
+    with pytest.raises(UsageError, match=r"own\.proto: broken Protobuf schema: "):
+        encoders.check(query)

@@ -16,7 +16,7 @@ from services.broker.background import free_port
 from services.formats import schema_registry
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_kinds import AVRO, PROTOBUF
-from services.formats.schema_registry import SchemaRegistry, SchemaUnavailable, latest_columns
+from services.formats.schema_registry import SchemaRegistry, SchemaUnavailable, latest_schema
 from tests.registry_fixture import RestartableRegistry, client_of
 from tests.worker_harness import wait_for
 
@@ -166,7 +166,7 @@ def test_schemas_of_protobuf_are_texts_there(registry: str) -> None:
     found = own.schema(number).named("shop.Order")
     assert [field.name for field in found.fields] == ["id", "address", "at"]
     assert found.fields_by_name["address"].message_type.full_name == "base.Address"
-    stream = Stream("s", (), order, "protobuf", "at")
-    latest = latest_columns(registry, RegistryAccess(), order, PROTOBUF, stream)
+    latest = latest_schema(registry, RegistryAccess(), order, PROTOBUF)
     assert latest is not None
-    assert [column.name for column in latest[1]] == ["id", "address_city", "at"]
+    stream = Stream("s", (), order, "protobuf", "at")
+    assert [column.name for column in PROTOBUF.columns(latest[1], stream)] == ["id", "address_city", "at"]
