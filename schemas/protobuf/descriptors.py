@@ -104,6 +104,24 @@ def _all_types(file: FileDescriptor) -> Iterator[Descriptor]:
         waiting += found.nested_types
 
 
+def set_of(files: Sequence[bytes]) -> bytes:
+    """A `FileDescriptorSet` of serialized `FileDescriptorProto`s."""
+    parsed = [descriptor_pb2.FileDescriptorProto.FromString(raw) for raw in files]
+    return bytes(descriptor_pb2.FileDescriptorSet(file=parsed).SerializeToString())
+
+
+def imports_of(raw: bytes) -> list[str]:
+    """The names of the files that a serialized `FileDescriptorProto` imports.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        return list(descriptor_pb2.FileDescriptorProto.FromString(raw).dependency)
+    except DecodeError as error:
+        raise DataError(f"broken Protobuf schema: {error}") from None
+
+
 def parse_set(raw: bytes) -> ProtobufSchema:
     """Return the schema of a `FileDescriptorSet`, whose last file is its own.
 

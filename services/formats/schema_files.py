@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from schemas.avro.schema import parse_avro
 from schemas.errors import DataError
+from services.formats.known_protos import imports_of, known_protos
 
 PROTO: Final = ".proto"
 
@@ -30,7 +31,7 @@ def read_schema(path: Path, format: str) -> Any:
         if path.suffix == PROTO:
             from schemas.protobuf.compiler import compile_text  # not above, nor the next: few need them
 
-            return compile_text(raw.decode(errors="replace"))
+            return compile_text(raw.decode(errors="replace"), known=known_protos(imports_of(raw)))
         from schemas.protobuf.descriptors import parse_set
 
         return parse_set(raw)
@@ -55,6 +56,6 @@ def registered_text(path: Path, schema: Any, format: str) -> str:
     from schemas.protobuf.descriptors import is_known  # not above: few need it
 
     for other in file.dependencies:
-        if not is_known(other.name):
+        if not is_known(other.name) and not known_protos([other.name]):
             raise DataError(f"{path} imports {other.name!r}: register both, and write schema = 'registered'")
     return base64.b64encode(file.serialized_pb).decode()

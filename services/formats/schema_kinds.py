@@ -13,6 +13,8 @@ from schemas.avro.schema import Avro, parse_avro
 from schemas.codecs.json_schema import columns_of_json_schema
 from schemas.errors import DataError
 from schemas.query import Field, Stream
+from services.formats.known_protos import imports_of as imports_of_text
+from services.formats.known_protos import known_protos
 
 if TYPE_CHECKING:
     from schemas.protobuf.descriptors import ProtobufSchema
@@ -43,16 +45,19 @@ def _avro(text: str, referenced: Sequence[tuple[str, str]]) -> Avro:
 def _protobuf(text: str, referenced: Sequence[tuple[str, str]]) -> ProtobufSchema:
     # Not above: few need it.
     from schemas.protobuf.compiler import compile_text
-    from schemas.protobuf.descriptors import parse_file
+    from schemas.protobuf.descriptors import imports_of, parse_file
 
     # Serializers register what they have compiled, and some registries give that back.
     files = [(name, _decoded(one)) for name, one in (*referenced, ("", text))]
     compiled = [(name, raw) for name, raw in files if raw is not None]
+    names = {name for name, _ in referenced}
     if len(compiled) == len(files):
-        return parse_file(compiled[-1][1], compiled[:-1])
+        known = known_protos(name for _, raw in compiled for name in imports_of(raw) if name not in names)
+        return parse_file(compiled[-1][1], [*(one for one in known if one[0] not in names), *compiled[:-1]])
     if compiled:
         raise DataError("it and what it refers to are in part texts, and in part compiled")
-    return compile_text(text, referenced)
+    imported = (name for one in (text, *(one for _, one in referenced)) for name in imports_of_text(one))
+    return compile_text(text, referenced, known_protos(name for name in imported if name not in names))
 
 
 def _decoded(text: str) -> bytes | None:
