@@ -144,6 +144,19 @@ class ProtobufDecoder(SchemaDecoder):
         return _Reader(rules, table_of(found, self._wanted, self._arrays), kinds)
 
 
+def type_of_record(schema: ProtobufSchema, framed: bytes) -> Descriptor:
+    """The message type that a record names.
+
+    Args:
+        framed: the record behind the number of its schema.
+
+    Raises:
+        RecordError: the schema has no such type.
+    """
+    first = framed[:1] == b"\0"
+    return schema.message(_FIRST if first else _places(np.frombuffer(framed, np.uint8))[0])
+
+
 def _packed(places: tuple[int, ...]) -> int:
     """The place of a message type as a number of 29 bits; 0 for none."""
     code = 0

@@ -16,15 +16,17 @@ import orjson
 
 from schemas.avro.columns import columns_of
 from schemas.codecs.decoded import Decoded, RecordError
+from schemas.codecs.json_schema import columns_of_json_schema
+from schemas.codecs.schema_decoder import FRAME
 from schemas.columns import I64
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from schemas.language.columns import declaration, written_name
 from schemas.language.expressions import EVENT_TIME
 from schemas.paths import path_text
 from schemas.query import VALUE, Field, Path, Stream, Type, duration_text
 from schemas.timestamps import MAX_TIMESTAMP_MS, format_iso, parse_iso
 from services.formats.decoders import Decoders
-from services.formats.schema_registry import SchemaRegistry
+from services.formats.schema_registry import NoSuchSchema, SchemaRegistry
 
 EARLIEST_MS: Final = 946_684_800_000
 """An integer from this time on (2000) may be a time in milliseconds."""
@@ -83,17 +85,21 @@ class _Columns:
     notes: list[str] = field(default_factory=list)
 
 
-def propose(sample: Sample, decoders: Decoders, registry: SchemaRegistry | None) -> str:
+Registries = Mapping[str, SchemaRegistry[Any]]
+"""A registry's schemas of each kind, by the format of records."""
+
+
+def propose(sample: Sample, decoders: Decoders, registries: Registries | None) -> str:
     """Return the text of CREATE STREAM, with what was seen as comments.
 
     Args:
-        registry: of Avro records; None if none is known.
+        registries: None if no registry is known.
 
     Raises:
         UsageError: the sample has no records, or records that need a registry.
         BrokerError: the registry does not answer.
     """
-    found = _columns(sample, registry)
+    found = _columns(sample, registries)
     if not found.fields:
         notes = "; ".join(found.notes)
         raise UsageError(f"records of topic {sample.topic!r} have nothing that is a column: {notes}")
@@ -126,34 +132,80 @@ def _without_time(
     return tried, decoded
 
 
-def _columns(sample: Sample, registry: SchemaRegistry | None) -> _Columns:
+def _columns(sample: Sample, registries: Registries | None) -> _Columns:
     values = list(sample.all_values())
     if not values:
         raise UsageError(f"topic {sample.topic!r} has no records to look at")
     framed = sum(value.startswith(_FRAME) for value in values)
     if framed > len(values) / 2:
-        if registry is None:
+        if registries is None:
             raise UsageError(
                 f"records of topic {sample.topic!r} look as if they named schemas of a registry: add --registry URL"
             )
-        return _avro_columns(sample.topic, values, registry)
+        return _registered_columns(sample.topic, values, registries)
     records = [record for value in values if isinstance(record := _json(value), dict)]
     if len(records) > len(values) / 2:
         return _json_columns(records)
     return _Columns("string", [Field("value", Type.STRING)], ["records are no JSON objects"])
 
 
-def _avro_columns(topic: str, values: Sequence[bytes], registry: SchemaRegistry) -> _Columns:
+def _registered_columns(topic: str, values: Sequence[bytes], registries: Registries) -> _Columns:
     """The columns of the newest record whose schema the registry has."""
-    numbers = dict.fromkeys(int.from_bytes(value[1:5], "big") for value in reversed(values) if value[:1] == _FRAME)
-    why = ""
-    for number in list(numbers)[:MOST_SCHEMAS]:
-        try:
-            columns = [column for column in columns_of(registry.schema(number)) if column.part == VALUE]
-            return _Columns("avro", _named(columns), [f"columns of schema {number}"])
-        except RecordError as error:
-            why = why or str(error)
-    raise UsageError(f"topic {topic!r}: {why}")
+    newest = {int.from_bytes(value[1:FRAME], "big"): value for value in values if value[:1] == _FRAME}
+    numbers = list(dict.fromkeys(int.from_bytes(v[1:FRAME], "big") for v in reversed(values) if v[:1] == _FRAME))
+    why: list[str] = []
+    for number in numbers[:MOST_SCHEMAS]:
+        for format, registry in registries.items():
+            try:
+                found = _by_schema(format, registry.schema(number), newest[number], values)
+            except NoSuchSchema as error:
+                why.append(str(error))
+                break
+            except (RecordError, DataError) as error:
+                why.append(str(error))
+                continue
+            found.notes.append(f"columns of schema {number}")
+            return found
+    raise UsageError(f"topic {topic!r}: {why[0]}")
+
+
+def _by_schema(format: str, schema: Any, newest: bytes, values: Sequence[bytes]) -> _Columns:
+    """The columns of records of a schema.
+
+    Args:
+        newest: a record of it, with its frame.
+        values: all of the sample.
+
+    Raises:
+        RecordError: the record names a type that the schema does not have.
+        DataError: the schema has too many columns.
+    """
+    match format:
+        case "avro":
+            columns = columns_of(schema)
+        case "protobuf":
+            from schemas.protobuf.columns import columns_of as columns_of_protobuf  # not above: few need it
+            from schemas.protobuf.decoder import type_of_record
+
+            columns = columns_of_protobuf(type_of_record(schema, newest[FRAME:]))
+        case _:
+            return _json_schema_columns(format, columns_of_json_schema(schema), values)
+    return _Columns(format, _named([column for column in columns if column.part == VALUE]))
+
+
+def _json_schema_columns(format: str, columns: Sequence[Field], values: Sequence[bytes]) -> _Columns:
+    """The columns of a JSON Schema, as times where all that is in the records are times; those of the records where the
+    schema has none."""
+    bodies = (value[FRAME:] for value in values if value[:1] == _FRAME)
+    found = _json_columns([record for body in bodies if isinstance(record := _json(body), dict)])
+    found.format = format
+    own = [column for column in columns if column.part == VALUE]
+    if own:
+        times = {one.place for one in found.fields if one.type is Type.TIMESTAMP}
+        taken = (Type.BIGINT, Type.STRING)
+        typed = [replace(one, type=Type.TIMESTAMP) if one.place in times and one.type in taken else one for one in own]
+        found = _Columns(format, _named(typed))
+    return found
 
 
 def _json(value: bytes) -> Any:

@@ -46,6 +46,10 @@ LOG = get_log("schemas")
 T = TypeVar("T")
 
 
+class NoSuchSchema(RecordError):
+    """The registry has no schema of a record's number."""
+
+
 class SchemaUnavailable(BrokerError):
     """The registry has not answered yet which schema a record has."""
 
@@ -71,7 +75,8 @@ class SchemaRegistry(Generic[T]):
         """Return the schema of a number.
 
         Raises:
-            RecordError: there is none, or it is of another kind.
+            NoSuchSchema: there is none.
+            RecordError: it is of another kind, or broken.
             SchemaUnavailable: the registry has not answered yet.
         """
         with self._lock:
@@ -87,7 +92,7 @@ class SchemaRegistry(Generic[T]):
             why = self._problem or "no answer yet"
             raise SchemaUnavailable(f"schema {number} of the registry {self.url} is unknown: {why}") from None
         if isinstance(found, _Missing):
-            raise RecordError(str(found))
+            raise (RecordError if isinstance(found, _Unusable) else NoSuchSchema)(str(found))
         return found
 
     def _ask(self, number: int, answer: Future[T | _Missing]) -> None:
@@ -105,7 +110,7 @@ class SchemaRegistry(Generic[T]):
                     answer.set_result(error)
                     break
             except DataError as error:
-                answer.set_result(_Missing(str(error)))
+                answer.set_result(_Unusable(str(error)))
                 break
             except Exception as error:  # whatever the client and its HTTP library raise: the operator has to see it
                 self._note(" ".join(str(error).split()) or type(error).__name__)
@@ -155,7 +160,11 @@ class SchemaRegistry(Generic[T]):
 
 
 class _Missing(Exception):
-    """The registry answers that it has no such schema, or none that can be used."""
+    """The registry answers that it has no such schema."""
+
+
+class _Unusable(_Missing):
+    """It has one, and that cannot be used."""
 
 
 def latest_schema(url: str, access: RegistryAccess, subject: str, kind: SchemaKind[T]) -> tuple[int, T] | None:

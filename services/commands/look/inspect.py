@@ -37,11 +37,13 @@ def inspect(
     from services.formats.decoders import Decoders
     from services.formats.proposal import propose
     from services.formats.sampling import sample_of
-    from services.formats.schema_kinds import AVRO
+    from services.formats.schema_kinds import KINDS
     from services.formats.schema_registry import SchemaRegistry
 
-    registry = None if access.url is None else SchemaRegistry(access.url, access, AVRO, REGISTRY_S)
+    registries = None
+    if (url := access.url) is not None:
+        registries = {format: SchemaRegistry(url, access, kind, REGISTRY_S) for format, kind in KINDS.items()}
     with Console(stderr=True).status(f"reading {topic}"):
         sample = sample_of(clients, topic, records)
-        text = propose(sample, Decoders(access=access, patience_s=REGISTRY_S), registry)
+        text = propose(sample, Decoders(access=access, patience_s=REGISTRY_S), registries)
     typer.echo(text)

@@ -190,6 +190,6 @@ def test_avro_has_the_columns_of_its_schema() -> None:
     registry: Any = Known()
     decoders = Decoders(access=RegistryAccess("http://r"))
     decoders._registries["http://r", "AVRO"] = registry
-    stream = stream_of(propose(sample(values), decoders, registry))
+    stream = stream_of(propose(sample(values), decoders, {"avro": registry}))
     assert (stream.format, stream.timestamp) == ("avro", "at")
     assert stream.fields == (Field("id", Type.BIGINT), Field("at", Type.TIMESTAMP))

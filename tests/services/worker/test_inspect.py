@@ -1,4 +1,4 @@
-"""`weir inspect` on topics of a real broker, in JSON and, by a real registry, in Avro."""
+"""`weir inspect` on topics of a real broker, in JSON and, by a real registry, in Avro, Protobuf and JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import sys
 import orjson
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.message_factory import GetMessageClass
 
 from schemas.language.program import parse_program
-from schemas.query import Stream
+from schemas.protobuf.compiler import compile_text
+from schemas.query import Stream, Type
+from services.formats.known_protos import imports_of, known_protos
 from tests.broker_fixture import Topics
-from tests.registry_fixture import serializer_of
+from tests.registry_fixture import client_of, serializer_of
 
 pytestmark = pytest.mark.kafka
 
@@ -81,3 +85,81 @@ def test_avro_by_a_registry(topics: Topics, registry: str) -> None:
     assert done.returncode == 0, done.stderr
     stream = stream_in(done.stdout)
     assert (stream.format, stream.timestamp, dict(stream.distinct)) == ("avro", "at", {"id": 5})
+
+
+ORDER = """syntax = "proto3";
+package shop;
+import "google/type/money.proto";
+import "google/protobuf/timestamp.proto";
+message Other { string x = 1; }
+message Order {
+  message Line { int64 id = 1; google.type.Money price = 2; google.protobuf.Timestamp at = 3; }
+}
+"""
+
+
+def test_protobuf_by_a_registry(topics: Topics, registry: str) -> None:
+    """The columns are those of the message type that the newest record names. What is proposed reads the records."""
+    topic = topics("orders")
+    number = client_of(registry).register_schema(f"{topic}-value", Schema(ORDER, "PROTOBUF"))
+    line = GetMessageClass(compile_text(ORDER, (), known_protos(imports_of(ORDER))).named("shop.Order.Line"))
+    frame = b"\0" + number.to_bytes(4, "big")
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    producer.produce(topic, frame + b"\0\x0a\1x")
+    for i in range(50):
+        record = line(id=i % 5)
+        record.price.units = i % 3 + 1
+        record.at.FromMilliseconds(BASE + i)
+        producer.produce(topic, frame + b"\4\2\0" + record.SerializeToString())
+    producer.flush()
+    done = inspected(topics, topic, "--registry", registry, "--records", "50")
+    assert done.returncode == 0, done.stderr
+    stream = stream_in(done.stdout)
+    assert [(one.name, one.type) for one in stream.fields] == [
+        ("id", Type.BIGINT),
+        ("price_currency_code", Type.STRING),
+        ("price_units", Type.BIGINT),
+        ("price_nanos", Type.BIGINT),
+        ("at", Type.TIMESTAMP),
+    ]
+    assert (stream.format, stream.timestamp) == ("protobuf", "at")
+    assert {"id": 5, "price_units": 3}.items() <= dict(stream.distinct).items()
+    assert f"-- columns of schema {number}" in done.stdout
+    assert "cannot be decoded" not in done.stdout
+
+
+@pytest.mark.parametrize("properties", [True, False])
+def test_json_by_a_registry(properties: bool, topics: Topics, registry: str) -> None:
+    """By its schema, with times where the records have some. A schema without properties says nothing of columns."""
+    topic = topics("orders")
+    inside = {"type": "object", "properties": {"city": {"type": "string"}}}
+    known = {"id": {"type": "integer"}, "customer": inside, "at": {"type": "integer"}, "rare": {"type": "number"}}
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "title": "Order"}
+    schema = head | ({"properties": known} if properties else {})
+    number = client_of(registry).register_schema(f"{topic}-value", Schema(json.dumps(schema), "JSON"))
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    for i in range(50):
+        value = {"id": i % 5, "customer": {"city": "Oslo"}, "at": BASE + i}
+        producer.produce(topic, b"\0" + number.to_bytes(4, "big") + orjson.dumps(value))
+    producer.flush()
+    done = inspected(topics, topic, "--registry", registry)
+    assert done.returncode == 0, done.stderr
+    stream = stream_in(done.stdout)
+    assert [(one.name, one.type) for one in stream.fields] == [
+        ("id", Type.BIGINT),
+        ("customer_city", Type.STRING),
+        ("at", Type.TIMESTAMP),
+        *([("rare", Type.DOUBLE)] if properties else []),
+    ]
+    assert (stream.format, stream.timestamp) == ("json-schema", "at")
+    assert stream.distinct == (("id", 5), ("customer_city", 1))
+
+
+def test_a_schema_that_the_registry_does_not_have(topics: Topics, registry: str) -> None:
+    topic = topics("orders")
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    producer.produce(topic, b"\0\x7f\0\0\1\2")
+    producer.flush()
+    done = inspected(topics, topic, "--registry", registry)
+    assert done.returncode == 2
+    assert "the registry has no schema 2130706433" in done.stderr
