@@ -313,6 +313,9 @@ def repeats(query: q.Query, stream: q.Stream, arrived: Sequence[tuple[int, int, 
     firsts: dict[Any, int] = {}
     found = []
     for ts, partition, row in arrived:
+        if any(row[f"{array.name}._ordinal"] > 1 for array in stream.unnested):
+            found.append(found[-1])  # as the element of the same record before it
+            continue
         values = [without_sign_of_zero(typed(row.get(name), types[name])) for name in stream.deduplicate]
         key = (partition if query.partition_by else 0, *values)
         if not values or None in values:

@@ -5,6 +5,9 @@ In the stream's total order, a tuple is a *repeat* of an earlier *first* with eq
 tuple with a null in one of the columns is neither. `operators.engine.intake` passes tuples through `Deduplication` when
 the watermark releases them, sorted: so what is a repeat depends on nothing but the tuples that are not late.
 
+Of a stream that is unnested, a record with all its tuples is a repeat or a first, and a position is its record's. The
+tuples of a record are next to each other; it is decided about the one that has the first element of each array.
+
 **Restart.** What is a repeat can depend on a chain of tuples that begins any time ago: of 0, 9, 15 and a time of 10,
 0 and 15 are firsts, and without 0, 9 would be. So a restart must not decide again about what was decided before. The
 intake returns the positions of the repeats that it has dropped (`Intake.take_repeats`). The caller stores them with
@@ -23,7 +26,7 @@ from operators.data.positions import positions as positions_of
 from operators.kernels.hashing import U64, string_words
 from operators.kernels.repeats import FIRST, I8, NO_KEY, REPEAT, find_repeats, forget_firsts, put_numbers, put_strings
 from schemas.columns import I64, U8, Batch, Column, Mask
-from schemas.query import Stream, Type
+from schemas.query import ORDINAL, Stream, Type
 
 FIRST_CAPACITY = 1024
 FIRST_BYTES = 1 << 14
@@ -142,6 +145,7 @@ class Deduplication:
         self.repeats = 0
         self._columns = stream.deduplicate
         self._within_ms = stream.deduplicate_within_ms
+        self._ordinals = tuple(array.column(ORDINAL) for array in stream.unnested)
         self._firsts = Firsts(stream.deduplicate_within_ms)
         self._resumed: I64 = np.zeros(0, np.int64)
         self._resumed_until = 0
@@ -170,13 +174,15 @@ class Deduplication:
             batch: ascending in the total order; those that an earlier incarnation decided about in any order.
             cut: all later calls bring tuples with ts >= cut, or such ones.
         """
-        known = np.zeros(len(batch), np.int8)
+        heads = self._heads(batch)
+        records = batch if heads is None else batch.take(heads)
+        known = np.zeros(len(records), np.int8)
         if self._resumed_until:
-            decided = batch.ts < self._resumed_until
+            decided = records.ts < self._resumed_until
             known[decided] = FIRST
-            known[decided & np.isin(batch.columns[POSITION].values, self._resumed)] = REPEAT
+            known[decided & np.isin(records.columns[POSITION].values, self._resumed)] = REPEAT
         fresh = known == 0
-        repeats = self._firsts.find(batch.ts, [batch.columns[name] for name in self._columns], known)
+        repeats = self._firsts.find(records.ts, [records.columns[name] for name in self._columns], known)
         self._firsts.forget(cut - self._within_ms)
         if cut >= self._resumed_until:
             self._resumed, self._resumed_until = self._resumed[:0], 0
@@ -184,10 +190,21 @@ class Deduplication:
         self.repeats += int(np.count_nonzero(fresh))
         columns = dict(batch.columns)
         if self.records:
-            positions = columns.pop(POSITION)
-            self._found.append(positions.values[fresh].astype(np.int64))
+            self._found.append(records.columns[POSITION].values[fresh].astype(np.int64))
+            del columns[POSITION]
+        if heads is not None:
+            repeats = repeats[np.cumsum(heads) - 1]
         rest = Batch(batch.ts, columns)
         return rest.take(~repeats) if repeats.any() else rest
+
+    def _heads(self, batch: Batch) -> Mask | None:
+        """Return (n,) which tuples are the first ones of their records; None where each is a record of its own."""
+        if not self._ordinals:
+            return None
+        found = np.ones(len(batch), np.bool_)
+        for name in self._ordinals:
+            found &= batch.columns[name].values == 1
+        return found
 
     def take(self) -> I64:
         """Return the positions of the repeats dropped since the last call, ascending."""

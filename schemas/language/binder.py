@@ -350,12 +350,6 @@ def _unnested(sources: Sequence[Source], nodes: Sequence[Tree[Token]], text: Que
         if array is None:
             hint = did_you_mean(identifier(array_token), arrays) or "; declare it: items ARRAY<ROW (sku STRING)>"
             raise text.error(f"{source.stream} has no array {identifier(array_token)!r}{hint}", array_token)
-        if isinstance(source.stream, Stream) and source.stream.deduplicate:
-            raise text.error(
-                f"{source.stream} drops repeats, and elements of one record would count as repeats of each other; "
-                "leave out deduplicate, or UNNEST",
-                alias_token,
-            )
         if any(one.array == array for one in source.unnests):
             raise text.error(
                 f"{source.alias}.{array.name} is unnested twice; declare it a second time: "

@@ -18,7 +18,7 @@ from operators.engine.intake import Intake
 from operators.kernels.repeats import FIRST, REPEAT
 from operators.plan.plan import Leaf
 from schemas.columns import Batch, Column
-from schemas.query import Field, Output, Query, Source, Stream, Type, Window
+from schemas.query import Array, Field, Output, Query, Source, Stream, Type, Window
 from tests import oracle
 from tests.cases import FIELDS, VALUES, Case, column
 from tests.feeding import canonical, engine_of, feed
@@ -161,6 +161,59 @@ def test_a_first_is_forgotten_when_nothing_can_repeat_it(monkeypatch: pytest.Mon
     memory.find(np.array([0, 1], np.int64), keys, np.zeros(2, np.int8))
     memory.forget(1)
     assert len(memory) == 1
+
+
+ITEMS, TAGS = (Array(name, (Field("value", Type.BIGINT),), rows=False) for name in ("items", "tags"))
+
+
+@PROPERTY
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["a", "b", None]), st.integers(1, 3)), max_size=30),
+    st.sampled_from([(ITEMS,), (ITEMS, TAGS)]),
+    st.integers(0, 100),
+)
+def test_a_record_is_a_repeat_with_all_its_elements(
+    records: list[tuple[int, str | None, int]], arrays: tuple[Array, ...], death: int
+) -> None:
+    """As its one tuple would be without arrays; also if a task dies, and another reads everything again."""
+    ts = np.cumsum([step for step, _, _ in records], dtype=np.int64)
+    numbers = Column(Type.BIGINT, np.arange(len(records)))
+    plain = Batch(ts, {"id": Column.from_values([id_ for _, id_, _ in records], Type.STRING), "n": numbers})
+    stream = Stream("S", (Field("id", Type.STRING),), "S", deduplicate=("id",), deduplicate_within_ms=10)
+    without = Intake([stream], {"S": [0]})
+    without.record_repeats()
+    without.push("S", 0, plain, numbers.values)
+    firsts = numbers_of_taken(without, END)
+    repeats = without.take_repeats()["S"].tolist()
+    for array in arrays:
+        stream = stream.unnest(array)
+    lengths = np.array([count for _, _, count in records], np.int64)
+    counts = lengths ** len(arrays)
+    offsets = np.repeat(np.arange(len(records)), counts)
+    places = np.arange(len(offsets)) - np.repeat(np.cumsum(counts) - counts, counts)
+    elements = plain.take(offsets)
+    columns = dict(elements.columns)
+    for level, array in enumerate(reversed(arrays)):
+        ordinals = places // lengths[offsets] ** level % lengths[offsets] + 1
+        columns[array.column("_ordinal")] = Column(Type.BIGINT, ordinals)
+    recorded: list[int] = []
+    until = 0
+    for cut in (death, END):
+        task = Intake([stream], {"S": [0]})
+        task.record_repeats()
+        if until:
+            task.resume_repeats("S", np.array(recorded, np.int64), until)
+        task.push("S", 0, Batch(elements.ts, columns), offsets)
+        found, until = numbers_of_taken(task, cut), cut
+        recorded += task.take_repeats()["S"].tolist()
+    assert found == [n for n in firsts for _ in range(counts[n])]
+    assert recorded == repeats
+
+
+def numbers_of_taken(task: Intake, cut: int) -> list[int]:
+    """The column `n` of what an intake releases."""
+    found = task.take(cut)
+    return found["S"].columns["n"].to_values() if "S" in found else []
 
 
 def test_the_positions_of_repeats_are_recorded_once() -> None:

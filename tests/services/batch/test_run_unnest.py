@@ -56,7 +56,7 @@ def streams(draw: st.DrawFn) -> dict[str, list[Row]]:
     item = st.none() | st.fixed_dictionaries({"sku": SKUS, "qty": st.integers(-1, 3)})
     orders = [
         {
-            "id": n,
+            "id": draw(st.sampled_from([n, 0, 1])),
             "items": draw(st.none() | st.lists(item, max_size=3)),
             "tags": draw(st.none() | st.lists(SKUS, max_size=2)),
             "at": at,
@@ -78,11 +78,13 @@ def lines(path: Path) -> list[Row]:
     st.sampled_from(["[RANGE 9 MILLISECONDS]", "[ROWS 1]", "[ROWS 2]", "[ROWS 4]", "[UNBOUNDED]"]),
     st.sampled_from([1, 40, 1 << 20]),
     st.sampled_from([1, 10, 1000]),
+    st.sampled_from(["", ", deduplicate = 'id', deduplicate_within = '9 MILLISECONDS'"]),
 )
 def test_results_equal_the_oracle(
-    rows: dict[str, list[Row]], text: str, window: str, block_bytes: int, epoch_ms: int
+    rows: dict[str, list[Row]], text: str, window: str, block_bytes: int, epoch_ms: int, more: str
 ) -> None:
-    query = parse_program(DECLARED + text.format(window=window)).queries[0]
+    declared = DECLARED.replace("'5 MILLISECONDS'", f"'5 MILLISECONDS'{more}", 1)
+    query = parse_program(declared + text.format(window=window)).queries[0]
     with TemporaryDirectory() as name:
         folder = Path(name)
         paths = {}

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.kafka
 
 BASE = 1_700_000_000_000
 TEXT = """
-CREATE STREAM orders (id BIGINT, place BIGINT FROM '_offset', tag STRING FROM '_key',
+CREATE STREAM orders (id BIGINT, code BIGINT, place BIGINT FROM '_offset', tag STRING FROM '_key',
                       items ARRAY<ROW(sku STRING, qty BIGINT)>, at TIMESTAMP)
-  WITH (topic = '{orders}', timestamp = 'at', disorder = '100 MILLISECONDS');
+  WITH (topic = '{orders}', timestamp = 'at', disorder = '100 MILLISECONDS'MORE);
 CREATE STREAM moves (sku STRING, n BIGINT, at TIMESTAMP)
   WITH (topic = '{moves}', timestamp = 'at', disorder = '100 MILLISECONDS');
 INSERT INTO '{sink}'
@@ -26,6 +26,7 @@ SELECT O.id AS id, O.place AS place, O.tag AS tag, I.sku AS sku, I.qty AS qty, I
 FROM orders O WINDOW CROSS JOIN UNNEST(O.items) AS I, moves M WINDOW
 WHERE I.sku = M.sku
 """
+WITHOUT_REPEATS = ", deduplicate = 'code', deduplicate_within = '40 MILLISECONDS'"
 CLOSING: dict[str, Row] = {"orders": {"id": -1, "items": [{"sku": "-"}]}, "moves": {"sku": "+", "n": -1}}
 
 
@@ -38,7 +39,8 @@ def send(feed: Feed, chance: random.Random, start: int, count: int) -> None:
         items = [
             {"sku": chance.choice("abcdefgh"), "qty": chance.randrange(9)} for _ in range(chance.choice([0, 1, 2, 3]))
         ]
-        row: Row = {"id": n, "items": chance.choice([items, items, items, None]), "at": at - back}
+        code = chance.choice([n, n - 1, n - 2, None])
+        row: Row = {"id": n, "code": code, "items": chance.choice([items, items, items, None]), "at": at - back}
         partition = n % partitions
         places = feed.case.rows["orders"][partition]
         feed.raw("orders", orjson.dumps(row), partition, key=f"k{n}".encode())
@@ -48,18 +50,19 @@ def send(feed: Feed, chance: random.Random, start: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "partitions", "options"),
+    ("window", "more", "partitions", "options"),
     [
-        ("[RANGE 80 MILLISECONDS]", 2, ()),
-        ("[ROWS 9]", 1, ()),
-        pytest.param("[RANGE 80 MILLISECONDS]", 1, ("--memory", "20KiB"), marks=pytest.mark.deep),
-        pytest.param("[RANGE 80 MILLISECONDS]", 1, ("--jit", "on"), marks=pytest.mark.deep),
+        ("[RANGE 80 MILLISECONDS]", WITHOUT_REPEATS, 2, ()),
+        ("[ROWS 9]", "", 1, ()),
+        pytest.param("[ROWS 9]", WITHOUT_REPEATS, 1, (), marks=pytest.mark.deep),
+        pytest.param("[RANGE 80 MILLISECONDS]", "", 1, ("--memory", "20KiB"), marks=pytest.mark.deep),
+        pytest.param("[RANGE 80 MILLISECONDS]", "", 1, ("--jit", "on"), marks=pytest.mark.deep),
     ],
 )
 def test_results_equal_the_oracle(
-    window: str, partitions: int, options: tuple[str, ...], topics: Topics, tmp_path: Path, workers: Workers
+    window: str, more: str, partitions: int, options: tuple[str, ...], topics: Topics, tmp_path: Path, workers: Workers
 ) -> None:
-    case = Case.make(topics, tmp_path, TEXT.replace("WINDOW", window), partitions=partitions)
+    case = Case.make(topics, tmp_path, TEXT.replace("WINDOW", window).replace("MORE", more), partitions=partitions)
     feed, chance = Feed(case), random.Random(9)
     reader = Reader(case.bootstrap, case.sink)
     worker = workers.start(case, *options).wait_running()
@@ -92,7 +95,7 @@ def test_results_equal_the_oracle(
 
 
 def test_joins_in_tasks_of_their_own_are_refused(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    case = Case.make(topics, tmp_path, TEXT.replace("WINDOW", "[ROWS 9]"))
+    case = Case.make(topics, tmp_path, TEXT.replace("WINDOW", "[ROWS 9]").replace("MORE", ""))
     worker = workers.start(case, "--placement", "per-operator")
     assert worker.process.wait(60) == 2
     assert "--placement per-operator does not go with UNNEST of O" in worker.text()
