@@ -72,6 +72,9 @@ class Field:
         return KEY if self.key else first if first in METADATA else VALUE
 
 
+ELEMENT = "value"
+"""What the element of an array of plain values is called."""
+
 ORDINAL = "_ordinal"
 """The pseudo-column of an array's elements: the place of each, from 1."""
 
@@ -95,6 +98,12 @@ class Array:
     def place(self) -> Path:
         """Where it is in a record."""
         return self.path or (self.name,)
+
+    @property
+    def part(self) -> str:
+        """What of a topic's record has it; as of a field."""
+        first = str(self.place[0])
+        return first if first in METADATA else VALUE
 
     def column(self, name: str) -> str:
         """The name in an unnested stream of what elements have under a name."""

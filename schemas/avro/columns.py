@@ -1,14 +1,15 @@
 """The columns that records of an Avro schema have, for a stream that is declared without a list of them.
 
-A field of a nested record becomes the column `customer_city`, with the path `customer.city`. Arrays, maps and bytes
-have no column, nor has a union of several types: whoever needs one of these declares the columns.
+A field of a nested record becomes the column `customer_city`, with the path `customer.city`. Maps and bytes have no
+column, nor has a union of several types: whoever needs one of these declares the columns. An array of records has
+those of their fields that are values.
 """
 
 from __future__ import annotations
 
 from schemas.avro.schema import Avro
 from schemas.errors import DataError
-from schemas.query import Field, Path, Type
+from schemas.query import ELEMENT, ORDINAL, Array, Field, Path, Type
 
 MAX_COLUMNS = 10_000
 
@@ -30,7 +31,16 @@ def columns_of(schema: Avro) -> list[Field]:
     Raises:
         DataError: there are more than MAX_COLUMNS.
     """
-    found: list[Field] = []
+    return [column for column in _all(schema) if isinstance(column, Field)]
+
+
+def arrays_of(schema: Avro) -> list[Array]:
+    """Return the arrays, as `columns_of` returns the columns."""
+    return [array for array in _all(schema) if isinstance(array, Array)]
+
+
+def _all(schema: Avro) -> list[Field | Array]:
+    found: list[Field | Array] = []
     _add(schema, (), (), found)
     shortest: dict[str, list[int]] = {}
     for column in found:
@@ -42,23 +52,38 @@ def _wins(length: int, lengths: list[int]) -> bool:
     return length == min(lengths) and lengths.count(length) == 1
 
 
-def _add(schema: Avro, path: Path, around: tuple[Avro, ...], found: list[Field]) -> None:
-    if schema.kind == "union":
-        branches = [branch for branch in schema.types if branch.kind != "null"]
-        if len(branches) == 1:
-            _add(branches[0], path, around, found)
-        return
+def _without_null(schema: Avro) -> Avro:
+    """The one type beside null of a union that has one; any other type as it is."""
+    branches = [branch for branch in schema.types if branch.kind != "null"] if schema.kind == "union" else []
+    return branches[0] if len(branches) == 1 else schema
+
+
+def _add(schema: Avro, path: Path, around: tuple[Avro, ...], found: list[Field | Array]) -> None:
+    schema = _without_null(schema)
     if schema.kind == "record":
         if all(schema is not one for one in around):  # a record may contain itself
             for field in schema.fields:
                 _add(field.type, (*path, field.name), (*around, schema), found)
         return
-    type = _type_of(schema)
-    if type is not None and path:
-        name = "_".join(map(str, path))
+    column = _column(schema, "_".join(map(str, path)), path if len(path) > 1 else ())
+    if column is not None and path:
         if len(found) >= MAX_COLUMNS:
             raise DataError(f"the schema has more than {MAX_COLUMNS} columns; declare those that are needed")
-        found.append(Field(name, type, path if len(path) > 1 else ()))
+        found.append(column)
+
+
+def _column(schema: Avro, name: str, path: Path) -> Field | Array | None:
+    """The column or the array that has values of a type; None for other types."""
+    if schema.kind != "array":
+        type = _type_of(schema)
+        return None if type is None else Field(name, type, path)
+    items = _without_null(schema.types[0])
+    if items.kind == "record":
+        types = [(one.name, _type_of(_without_null(one.type))) for one in items.fields if one.name != ORDINAL]
+    else:
+        types = [(ELEMENT, _type_of(items))]
+    fields = tuple(Field(own, type) for own, type in types if type is not None)
+    return Array(name, fields, items.kind == "record", path) if fields else None
 
 
 def _type_of(schema: Avro) -> Type | None:

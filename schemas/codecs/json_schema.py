@@ -16,7 +16,7 @@ from schemas.codecs.decoded import DeadLetter, Decoded
 from schemas.columns import I64
 from schemas.errors import DataError
 from schemas.members import Member, value_members
-from schemas.query import Field, Path, Query, Type, type_of
+from schemas.query import ELEMENT, ORDINAL, Array, Field, Path, Query, Type, type_of
 
 MAX_NESTING: Final = 50
 MAX_COLUMNS: Final = 10_000
@@ -82,16 +82,25 @@ def columns_of_json_schema(text: str) -> list[Field]:
     Raises:
         DataError: it is no JSON Schema of objects, or describes more than MAX_COLUMNS.
     """
+    return [column for column in _all(text) if isinstance(column, Field)]
+
+
+def arrays_of_json_schema(text: str) -> list[Array]:
+    """Return the arrays, as `columns_of_json_schema` returns the columns; of objects with their scalars."""
+    return [array for array in _all(text) if isinstance(array, Array)]
+
+
+def _all(text: str) -> list[Field | Array]:
     try:
         schema = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise DataError(f"broken JSON Schema: {error}") from None
-    found: dict[str, Field] = {}
+    found: dict[str, Field | Array] = {}
     _add(schema, schema, (), (), found)
     return list(found.values())
 
 
-def _add(schema: Any, root: Any, path: Path, around: tuple[int, ...], found: dict[str, Field]) -> None:
+def _add(schema: Any, root: Any, path: Path, around: tuple[int, ...], found: dict[str, Field | Array]) -> None:
     schema = _resolved(schema, root)
     if not isinstance(schema, dict) or len(path) > MAX_NESTING:
         return
@@ -101,14 +110,34 @@ def _add(schema: Any, root: Any, path: Path, around: tuple[int, ...], found: dic
             for name, inside in properties.items():
                 _add(inside, root, (*path, name), (*around, id(properties)), found)
         return
-    kind = schema.get("type")
-    if not path or not isinstance(kind, str) or kind not in _TYPES:
+    column = _column(schema, root, "_".join(map(str, path)), path if len(path) > 1 else ())
+    if not path or column is None:
         return
-    type = Type.TIMESTAMP if kind == "string" and schema.get("format") == "date-time" else _TYPES[kind]
-    name = "_".join(map(str, path))
     if len(found) >= MAX_COLUMNS:
         raise DataError(f"the schema has more than {MAX_COLUMNS} columns; declare those that are needed")
-    found.setdefault(name, Field(name, type, path if len(path) > 1 else ()))
+    found.setdefault(column.name, column)
+
+
+def _column(schema: Mapping[str, Any], root: Any, name: str, path: Path) -> Field | Array | None:
+    """The column or the array that has values of a schema; None for others."""
+    if schema.get("type") != "array":
+        type = _type_of(schema)
+        return None if type is None else Field(name, type, path)
+    items = _resolved(schema.get("items"), root)
+    properties = items.get("properties") if isinstance(items, dict) else None
+    rows = isinstance(properties, dict)
+    own = properties if isinstance(properties, dict) else {ELEMENT: items}
+    types = [(one, _type_of(_resolved(inside, root))) for one, inside in own.items() if one != ORDINAL]
+    fields = tuple(Field(one, type) for one, type in types if type is not None)
+    return Array(name, fields, rows, path) if fields else None
+
+
+def _type_of(schema: Any) -> Type | None:
+    """The type of the column with values of a schema; None if they are no scalars."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if not isinstance(kind, str) or kind not in _TYPES:
+        return None
+    return Type.TIMESTAMP if kind == "string" and schema.get("format") == "date-time" else _TYPES[kind]
 
 
 def _resolved(schema: Any, root: Any) -> Any:

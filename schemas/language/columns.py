@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from lark import Token, Tree
@@ -23,10 +23,10 @@ from schemas.language.parser import parser
 from schemas.language.program import parse_tree
 from schemas.language.query_text import Node, QueryText, identifier
 from schemas.paths import path_text
-from schemas.query import Field, Stream
+from schemas.query import Array, Field, Stream
 
-ColumnsOf = Callable[[Stream], Sequence[Field]]
-"""Returns all columns that records of a stream have, or raises UsageError."""
+ColumnsOf = Callable[[Stream], Sequence[Field | Array]]
+"""Returns all columns and arrays that records of a stream have, or raises UsageError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,32 @@ class _Uses:
         columns: by stream, the names that follow its name or an alias of it.
         unqualified: names that may be of any stream.
         whole: streams of which all columns are used.
+        arrays: by stream and name of an array that is unnested, the names that follow an alias of its elements.
+        whole_arrays: streams and names of arrays of whose elements all is used.
     """
 
     columns: dict[str, set[str]] = field(default_factory=dict)
     unqualified: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
+    arrays: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    whole_arrays: set[tuple[str, str]] = field(default_factory=set)
 
-    def of(self, stream: str, column: str) -> bool:
-        """Whether a stream's column is used."""
-        return stream in self.whole or column in self.unqualified or column in self.columns.get(stream, ())
+    def of(self, stream: str, column: Field | Array) -> Field | Array | None:
+        """A stream's column if it is used, or an array with what is used of its elements; else None."""
+        if isinstance(column, Array):
+            return self._of_array((stream, column.name), column)
+        names = self.columns.get(stream, ())
+        used = stream in self.whole or column.name in self.unqualified or column.name in names
+        return column if used else None
+
+    def _of_array(self, place: tuple[str, str], array: Array) -> Array | None:
+        if place in self.whole_arrays:
+            return array
+        if place not in self.arrays:
+            return None
+        fields = sorted(array.fields, key=lambda field: field.name)
+        used = [one for one in fields if one.name in self.unqualified or one.name in self.arrays[place]]
+        return replace(array, fields=tuple(used or fields[:1]))
 
     def add(self, select: Tree[Token]) -> None:
         """Add what a SELECT uses."""
@@ -59,17 +76,32 @@ class _Uses:
         for node in select.find_data("source"):
             name, _, alias, _ = node.children
             streams[identifier(_given(name if alias is None else alias))] = identifier(_given(name))
+        elements: dict[str, tuple[str, str]] = {}
+        for node in select.find_data("unnest"):
+            of, array, alias, names = node.children
+            place = streams.get(identifier(_given(of)), ""), identifier(_given(array))
+            elements[identifier(_given(alias))] = place
+            self.arrays.setdefault(place, set())
+            if names is not None:
+                self.whole_arrays.add(place)
         for node in select.find_data("column"):
             first, second = (*node.children, None)[:2]
+            alias_ = identifier(_given(first))
             if second is None:
-                self.unqualified.add(identifier(_given(first)))
+                self.unqualified.add(alias_)
+            elif alias_ in elements:
+                self.arrays[elements[alias_]].add(identifier(second))
             else:
-                stream = streams.get(identifier(_given(first)), "")
-                self.columns.setdefault(stream, set()).add(identifier(second))
+                self.columns.setdefault(streams.get(alias_, ""), set()).add(identifier(second))
         for node in select.find_data("columns_of_alias"):
-            self.whole.add(streams.get(identifier(_given(node.children[0])), ""))
+            alias_ = identifier(_given(node.children[0]))
+            if alias_ in elements:
+                self.whole_arrays.add(elements[alias_])
+            else:
+                self.whole.add(streams.get(alias_, ""))
         if any(select.find_data("every_column")):
             self.whole |= set(streams.values())
+            self.whole_arrays |= set(elements.values())
 
 
 def _given(node: Node | None) -> Node:
@@ -105,7 +137,8 @@ def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) 
         except UsageError as error:
             raise source.error(f"the columns of {stream} are unknown: {error}", name_token) from None
         also = {stream.timestamp, *(name for name, _ in stream.distinct), *stream.deduplicate}
-        kept = [one for one in columns if everything or uses.of(stream.name, one.name) or one.name in also]
+        chosen = (one if everything or one.name in also else uses.of(stream.name, one) for one in columns)
+        kept = [one for one in chosen if one is not None]
         if not everything and stream.name not in uses.whole:
             kept.sort(key=lambda column: column.name)
         if all(column.name != stream.timestamp for column in kept):
@@ -119,10 +152,14 @@ def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) 
     return text
 
 
-def declaration(column: Field) -> str:
-    """The text that declares a column."""
-    key = " KEY" if column.key else ""
+def declaration(column: Field | Array) -> str:
+    """The text that declares a column, or an array."""
     path = " FROM '{}'".format(path_text(column.path).replace("'", "''")) if column.path else ""
+    if isinstance(column, Array):
+        fields = ", ".join(map(declaration, column.fields))
+        element = f"ROW({fields})" if column.rows else str(column.fields[0].type)
+        return f"{written_name(column.name)} ARRAY<{element}>{path}"
+    key = " KEY" if column.key else ""
     return f"{written_name(column.name)} {column.type}{key}{path}"
 
 

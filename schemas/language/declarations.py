@@ -20,6 +20,7 @@ from schemas.language.expressions import EVENT_TIME
 from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, numeral, shortened, tree, unquoted
 from schemas.paths import parse_path
 from schemas.query import (
+    ELEMENT,
     ENVELOPES,
     GONE,
     METADATA,
@@ -45,8 +46,6 @@ KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro", "protobuf")
 TABLE_FORMATS = ("json", "csv", "parquet")
 WITH_ARRAYS = ("avro", "json", "json-schema", "protobuf")
 """The formats whose arrays are read."""
-ELEMENT = "value"
-"""What an element is called that is a value itself."""
 RESULT_FORMATS = ("json", *WITH_SCHEMA)
 RESULT_KEY_FORMATS = ("string", "json", *WITH_SCHEMA)
 SUBJECTS = ("topic", "record", "topic-record")
@@ -175,7 +174,7 @@ def _bind_arrays(
         kept = tuple(own.values()) if rows else (Field(ELEMENT, _type(element, text)),)
         path = _path(path_token, text)
         array = Array(name, kept, rows, () if path == (name,) else path)
-        if str(array.place[0]) in METADATA:
+        if array.part != VALUE:
             raise text.error(f"{str(array.place[0])!r} of a record is no array", path_token or name_token)
         yield array
 

@@ -1,7 +1,7 @@
 """The columns that records of a Protobuf message type have, for a stream that is declared without a list of them.
 
-A field of a message within becomes the column `customer_city`, with the path `customer.city`. Repeated fields, maps and
-bytes have no column.
+A field of a message within becomes the column `customer_city`, with the path `customer.city`. Maps and bytes have no
+column. A repeated field is an array; of messages it has those of their fields that are values.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from schemas.errors import DataError
-from schemas.protobuf.rules import TIMESTAMP, WRAPPERS, F
-from schemas.query import Field, Path, Type
+from schemas.protobuf.rules import TIMESTAMP, WRAPPERS, F, is_array
+from schemas.query import ELEMENT, ORDINAL, Array, Field, Path, Type
 
 MAX_COLUMNS = 10_000
 MAX_FIELDS = 100_000
@@ -35,7 +35,16 @@ def columns_of(descriptor: Descriptor) -> list[Field]:
     Raises:
         DataError: there are too many.
     """
-    found: dict[str, Field] = {}
+    return [column for column in _all(descriptor) if isinstance(column, Field)]
+
+
+def arrays_of(descriptor: Descriptor) -> list[Array]:
+    """Return the arrays, as `columns_of` returns the columns."""
+    return [array for array in _all(descriptor) if isinstance(array, Array)]
+
+
+def _all(descriptor: Descriptor) -> list[Field | Array]:
+    found: dict[str, Field | Array] = {}
     visited = 0
 
     def add(descriptor: Descriptor, path: Path, around: tuple[str, ...]) -> None:
@@ -47,12 +56,11 @@ def columns_of(descriptor: Descriptor) -> list[Field]:
             if visited > MAX_FIELDS or len(path) > MAX_NESTING:
                 raise DataError("the schema has too many fields within each other; declare the columns")
             place = (*path, field.name)
-            type = _type_of(field)
-            if type is not None:
-                name = "_".join(map(str, place))
+            column = _column(field, "_".join(map(str, place)), place if len(place) > 1 else ())
+            if column is not None:
                 if len(found) >= MAX_COLUMNS:
                     raise DataError(f"the schema has more than {MAX_COLUMNS} columns; declare those that are needed")
-                found.setdefault(name, Field(name, type, place if len(place) > 1 else ()))
+                found.setdefault(column.name, column)
             elif field.type == F.TYPE_MESSAGE and not field.is_repeated:
                 add(field.message_type, place, (*around, descriptor.full_name))
 
@@ -60,8 +68,24 @@ def columns_of(descriptor: Descriptor) -> list[Field]:
     return list(found.values())
 
 
+def _column(field: FieldDescriptor, name: str, path: Path) -> Field | Array | None:
+    """The column or the array that has values of a field; None for others."""
+    type = _type_of(field)
+    if not field.is_repeated:
+        return None if type is None else Field(name, type, path)
+    if not is_array(field):
+        return None
+    if type is not None or field.type != F.TYPE_MESSAGE:
+        return None if type is None else Array(name, (Field(ELEMENT, type),), False, path)
+    inside = [one for one in field.message_type.fields if not one.is_repeated and one.name != ORDINAL]
+    types = [(one.name, _type_of(one)) for one in inside]
+    fields = tuple(Field(own, type) for own, type in types if type is not None)
+    return Array(name, fields, True, path) if fields else None
+
+
 def _type_of(field: FieldDescriptor) -> Type | None:
-    if field.is_repeated or field.type == F.TYPE_BYTES:
+    """The type of the column with values of a field, of a repeated one each; None for others."""
+    if field.type == F.TYPE_BYTES:
         return None
     if field.type == F.TYPE_MESSAGE:
         name = field.message_type.full_name

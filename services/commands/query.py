@@ -126,7 +126,9 @@ def _register_in_group(
     if name in registry.registered(clients):
         raise UsageError(f"{name!r} is a query, not a group: take another name, or `weir query drop {name}`")
     entry = find_group(clients, name)
-    known = {} if entry is None else {stream.name: stream.fields for stream in entry.query().streams()}
+    known = {}
+    if entry is not None:
+        known = {one.name: (*one.of_records().fields, *one.arrays) for one in entry.query().streams()}
     text = query_text(file, access, known)
     if pick is not None or not parse_program(text).queries:
         pick_query(text, pick, str(file))  # says what is wrong with the file

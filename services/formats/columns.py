@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.errors import UsageError
-from schemas.query import VALUE, Field, Stream
+from schemas.query import VALUE, Array, Field, Stream
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_files import read_schema
 from services.formats.schema_kinds import KINDS
@@ -29,8 +29,8 @@ class SchemaColumns:
         self._access = access
         self._folder = folder
 
-    def __call__(self, stream: Stream) -> list[Field]:
-        """Return the columns.
+    def __call__(self, stream: Stream) -> list[Field | Array]:
+        """Return the columns and arrays.
 
         Raises:
             UsageError: there is no schema, or it has none.
@@ -52,7 +52,7 @@ class SchemaColumns:
         return self._named(kind.columns(schema, stream), f"schema {number}")
 
     @staticmethod
-    def _named(columns: list[Field], place: str) -> list[Field]:
+    def _named(columns: list[Field | Array], place: str) -> list[Field | Array]:
         # A field called as something else of a record is no column: its name does not mean it.
         own = [column for column in columns if column.part == VALUE]
         if not own:

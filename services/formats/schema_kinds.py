@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from schemas.avro.columns import columns_of as columns_of_avro
+from schemas.avro.columns import arrays_of, columns_of
 from schemas.avro.schema import Avro, parse_avro
-from schemas.codecs.json_schema import columns_of_json_schema
+from schemas.codecs.json_schema import arrays_of_json_schema, columns_of_json_schema
 from schemas.errors import DataError
-from schemas.query import Field, Stream
+from schemas.query import Array, Field, Stream
 from services.formats.known_protos import imports_of as imports_of_text
 from services.formats.known_protos import known_protos
 
@@ -30,12 +30,12 @@ class SchemaKind(Generic[T]):
         name: what registries call it.
         parse: makes a schema of its text, and of the names and texts of those that it refers to, each after those that
             it refers to itself; or raises DataError.
-        columns: returns the columns that records of a stream have by a schema.
+        columns: returns the columns and arrays that records of a stream have by a schema.
     """
 
     name: str
     parse: Callable[[str, Sequence[tuple[str, str]]], T]
-    columns: Callable[[T, Stream], list[Field]]
+    columns: Callable[[T, Stream], list[Field | Array]]
 
 
 def _avro(text: str, referenced: Sequence[tuple[str, str]]) -> Avro:
@@ -68,14 +68,17 @@ def _decoded(text: str) -> bytes | None:
         return None
 
 
-def _protobuf_columns(schema: ProtobufSchema, stream: Stream) -> list[Field]:
-    from schemas.protobuf.columns import columns_of
+def _protobuf_columns(schema: ProtobufSchema, stream: Stream) -> list[Field | Array]:
+    from schemas.protobuf import columns
 
-    return columns_of(schema.named(stream.message))
+    type = schema.named(stream.message)
+    return [*columns.columns_of(type), *columns.arrays_of(type)]
 
 
-AVRO: SchemaKind[Avro] = SchemaKind("AVRO", _avro, lambda schema, _: columns_of_avro(schema))
-JSON: SchemaKind[str] = SchemaKind("JSON", lambda text, _: text, lambda text, _: columns_of_json_schema(text))
+AVRO: SchemaKind[Avro] = SchemaKind("AVRO", _avro, lambda schema, _: [*columns_of(schema), *arrays_of(schema)])
+JSON: SchemaKind[str] = SchemaKind(
+    "JSON", lambda text, _: text, lambda text, _: [*columns_of_json_schema(text), *arrays_of_json_schema(text)]
+)
 PROTOBUF: SchemaKind[ProtobufSchema] = SchemaKind("PROTOBUF", _protobuf, _protobuf_columns)
 
 KINDS = {"avro": AVRO, "json-schema": JSON, "protobuf": PROTOBUF}

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from schemas.avro.columns import columns_of
+from schemas.avro.columns import arrays_of, columns_of
 from schemas.avro.schema import parse_avro
+from schemas.codecs.json_schema import arrays_of_json_schema, columns_of_json_schema
 from schemas.errors import QueryError, UsageError
 from schemas.language.columns import with_columns
 from schemas.language.program import parse_program
-from schemas.query import Field, Stream, Type
+from schemas.query import Array, Field, Stream, Type
 
 COLUMNS = [
     Field("id", Type.BIGINT),
@@ -45,6 +46,42 @@ def test_names_of_other_streams_and_of_outputs_do_not_count() -> None:
     )
     assert "orders (at TIMESTAMP, id BIGINT) WITH" in with_columns(text, known)
     assert "select" in with_columns(text, known, everything=True).partition("WITH")[0]
+
+
+ARRAYS = [
+    Array("items", (Field("sku", Type.STRING), Field("qty", Type.BIGINT), Field("a b", Type.DOUBLE)), rows=True),
+    Array("labels_tags", (Field("value", Type.STRING),), rows=False, path=("labels", "tags")),
+]
+
+
+@pytest.mark.parametrize(
+    ("select", "written"),
+    [
+        ("O.id AS x FROM {}", 'items ARRAY<ROW("a b" DOUBLE)>'),
+        ("I.sku AS x FROM {}", "items ARRAY<ROW(sku STRING)>"),
+        ("sku AS x, I.qty AS y FROM {}", "items ARRAY<ROW(qty BIGINT, sku STRING)>"),
+        ("I.* FROM {}", 'items ARRAY<ROW(sku STRING, qty BIGINT, "a b" DOUBLE)>'),
+        ("* FROM {}", 'items ARRAY<ROW(sku STRING, qty BIGINT, "a b" DOUBLE)>'),
+        ("I.a AS x FROM {} (a, b, c)", 'items ARRAY<ROW(sku STRING, qty BIGINT, "a b" DOUBLE)>'),
+    ],
+)
+def test_arrays_that_are_unnested_are_written(select: str, written: str) -> None:
+    unnested = "orders O [ROWS 1] CROSS JOIN UNNEST(O.items) AS I"
+    text = with_columns(f"{ORDERS} SELECT {select.format(unnested)}", lambda _: [*COLUMNS, *ARRAYS])
+    assert written in text
+    assert "labels" not in text
+    (stream,) = parse_program(text).queries[0].streams()
+    assert [array.name for array in stream.unnested] == ["items"]
+
+
+def test_an_array_of_values_is_written_where_it_is() -> None:
+    text = f"{ORDERS} SELECT T.tag AS x FROM orders O [ROWS 1] CROSS JOIN UNNEST(O.labels_tags) AS T (tag)"
+    text = with_columns(text, lambda _: [*COLUMNS, *ARRAYS])
+    assert "orders (at TIMESTAMP, labels_tags ARRAY<STRING> FROM 'labels.tags') WITH" in text
+    text = with_columns(f"{ORDERS} SELECT O.id FROM orders O [ROWS 1]", lambda _: [*COLUMNS, *ARRAYS])
+    assert "ARRAY" not in text
+    whole = with_columns(f"{ORDERS} SELECT O.id FROM orders O [ROWS 1]", lambda _: [*COLUMNS, *ARRAYS], everything=True)
+    assert len(parse_program(whole).streams[0].arrays) == 2
 
 
 def test_columns_that_options_name_are_written() -> None:
@@ -145,3 +182,41 @@ def test_columns_of_a_schema() -> None:
         Field("c_x", Type.STRING),
     ]
     assert columns_of(parse_avro('"string"')) == []
+
+
+def test_arrays_of_a_schema() -> None:
+    schema = parse_avro(
+        """{"type": "record", "name": "R", "fields": [
+        {"name": "items", "type": ["null", {"type": "array", "items": ["null",
+          {"type": "record", "name": "I", "fields": [
+            {"name": "sku", "type": "string"},
+            {"name": "qty", "type": ["null", "int"]},
+            {"name": "more", "type": {"type": "map", "values": "int"}},
+            {"name": "_ordinal", "type": "long"}]}]}]},
+        {"name": "labels", "type": {"type": "record", "name": "L", "fields": [
+            {"name": "tags", "type": {"type": "array", "items": "string"}}]}},
+        {"name": "maps", "type": {"type": "array", "items": {"type": "map", "values": "int"}}},
+        {"name": "either", "type": {"type": "array", "items": ["int", "string"]}},
+        {"name": "id", "type": "long"}]}"""
+    )
+    assert [field.name for field in columns_of(schema)] == ["id"]
+    assert arrays_of(schema) == [
+        Array("items", (Field("sku", Type.STRING), Field("qty", Type.BIGINT)), rows=True),
+        Array("labels_tags", (Field("value", Type.STRING),), rows=False, path=("labels", "tags")),
+    ]
+
+
+def test_arrays_of_a_json_schema() -> None:
+    text = """{"type": "object", "properties": {
+        "id": {"type": "integer"},
+        "items": {"type": "array", "items": {"$ref": "#/definitions/item"}},
+        "labels": {"type": "object", "properties": {"tags": {"type": ["null", "array"], "items": {"type": "string"}}}},
+        "any": {"type": "array"},
+        "deep": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}}},
+      "definitions": {"item": {"type": "object", "properties": {
+        "at": {"type": "string", "format": "date-time"}, "list": {"type": "array"}}}}}"""
+    assert columns_of_json_schema(text) == [Field("id", Type.BIGINT)]
+    assert arrays_of_json_schema(text) == [
+        Array("items", (Field("at", Type.TIMESTAMP),), rows=True),
+        Array("labels_tags", (Field("value", Type.STRING),), rows=False, path=("labels", "tags")),
+    ]

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from schemas.codecs.decoded import Decoded, RecordError, Value
 from schemas.codecs.wanted import Wanted, WantedArray, wanted_arrays, wanted_of
 from schemas.nested.schema_arrays import unnesting
+from schemas.protobuf import columns
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.descriptors import parse_file
 from schemas.protobuf.rules import ElementRules, ProtobufRules, array_field, array_misfits, is_map
@@ -340,4 +341,18 @@ def test_what_a_schema_does_not_have() -> None:
     ]
     assert misfits(Array("items", (Field("x", Type.STRING),), rows=True)) == [
         "column 'items.x' FROM 'x', which the schema does not have"
+    ]
+
+
+def test_arrays_of_a_schema() -> None:
+    assert [field.name for field in columns.columns_of(ORDER_TYPE)] == ["id", "note"]
+    assert columns.arrays_of(ORDER_TYPE) == [
+        ITEMS,
+        scalars("sizes", Type.BIGINT),
+        scalars("loose", Type.BIGINT),
+        scalars("weights", Type.DOUBLE),
+        scalars("tags", Type.STRING),
+        scalars("colors", Type.STRING),
+        scalars("times", Type.TIMESTAMP),
+        scalars("boxed", Type.BIGINT),
     ]
