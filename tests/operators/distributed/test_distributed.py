@@ -491,6 +491,26 @@ def test_streams_that_are_looked_up_in_one_table_have_one_intake() -> None:
     assert [(one.name, one.tasks) for one in found] == [("((A B) C)", 4), ("(A B)", 4), ("a, t", 4)]
 
 
+def test_a_task_that_died_reads_the_table_from_its_beginning() -> None:
+    """A row may have changed long before what windows need."""
+    bound = looked_up("SELECT A.s, T.v AS v FROM a A [RANGE 1 SECOND], t FOR SYSTEM_TIME AS OF A._ts AS T, "
+                      "b B [RANGE 1 SECOND] WHERE T.k = A.k AND A.k = B.k")  # fmt: skip
+    tuples = [{"k": 1, "x": 1, "s": "s", "at": at} for at in range(0, 20_000, 500)]
+    versions = [{"k": n % 2, "v": n, "at": 100 * n} for n in (1, 2, 100, 150, 200)]
+    rows = {"a": [tuples], "b": [tuples], "t": [versions]}
+    chain = Chain(bound, parse_plan("(A B)", bound), rows, 1)
+    intake = chain.tasks[-1]
+    for _ in range(3):
+        for task in reversed(chain.tasks):
+            chain.turn(task, 5 if task is intake else 100)
+        assert intake.cut > 0
+        assert intake.engine.horizon("a") > 0
+        assert intake.engine.horizon("t") == 0
+        intake.die()
+    chain.finish()
+    assert canonical(merged(chain.results())) == canonical(oracle.results(bound, rows))
+
+
 def test_tables_and_streams_of_one_topic() -> None:
     """Every record is a tuple, and a version of a row."""
     text = RATES.replace("'tt'", "'ta'").replace("v BIGINT, at", "x BIGINT, at")
