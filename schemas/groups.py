@@ -34,11 +34,12 @@ from schemas.query import (
     Query,
     Source,
     Stream,
+    Table,
     Type,
     Window,
     columns_of,
-    substitute,
 )
+from schemas.shared_lookups import over_columns, replace_columns, with_shared_names
 
 GROUP = "group"
 """The name of `QueryGroup.query`, the query over all inputs."""
@@ -51,7 +52,8 @@ class Member:
     Attributes:
         query: the query as it was registered.
         inputs: the name of the input that each of its sources reads, in FROM order.
-        over_inputs: the query with input names in place of its aliases.
+        over_inputs: the query with input names in place of its aliases, and names for its lookups that all queries
+            have in common.
     """
 
     query: Query
@@ -82,8 +84,10 @@ class QueryGroup:
 
     @property
     def query(self) -> Query:
-        """All inputs, no predicates, no output: the group's stores, intake and watermark are made from it."""
-        return Query(GROUP, None, self.inputs, (), ())
+        """All inputs and lookups, no predicates, no output: the group's stores, intake and watermark are made from
+        it."""
+        lookups = {(one.of, one.alias): one for member in self.members for one in member.over_inputs.lookups}
+        return Query(GROUP, None, self.inputs, (), (), lookups=tuple(lookups.values()))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -132,7 +136,7 @@ class QueryGroup:
             if source.alias not in taken:
                 taken[source.alias] = _free_input(inputs, source, taken.values())
         names = tuple(taken[source.alias] for source in query.sources)
-        member = Member(query, names, _renamed(query, taken))
+        member = Member(query, names, _renamed(with_shared_names(query), taken))
         return _of((*self.members, member), inputs)
 
     def dropping(self, name: str) -> QueryGroup:
@@ -166,18 +170,21 @@ class QueryGroup:
                 f"two queries of the group are called {query.name!r}; each needs a topic of its own, "
                 "INSERT INTO 'topic'"
             )
-        there = {source.stream.name: source.stream for source in self.inputs}
-        for source in query.sources:
-            if there.get(source.stream.name, source.stream) != source.stream:
+        together = self.query
+        known: list[Stream | Table] = [*together.streams(), *together.tables()]
+        there = {one.name: one for one in known}
+        asked: list[Stream | Table] = [*query.streams(), *query.tables()]
+        for stream in asked:
+            if there.get(stream.name, stream) != stream:
                 raise UsageError(
-                    f"query {query.name!r} declares {source.stream} otherwise than the group's other queries; "
+                    f"query {query.name!r} declares {stream} otherwise than the group's other queries; "
                     "a group has one declaration of each stream"
                 )
         writers = {member.query.sink: member.query for member in self.members if member.query.sink is not None}
-        for stream in query.streams():
-            if stream.topic in writers:
-                raise _read_by_own_group(query, writers[stream.topic])
-        if any(isinstance(source.stream, Stream) and source.stream.topic == query.sink for source in self.inputs):
+        for read in query.streams():
+            if read.topic in writers:
+                raise _read_by_own_group(query, writers[read.topic])
+        if any(read.topic == query.sink for read in together.streams()):
             for member in self.members:
                 if any(stream.topic == query.sink for stream in member.query.streams()):
                     raise _read_by_own_group(member.query, query)
@@ -254,23 +261,12 @@ def _renamed(query: Query, names: Mapping[str, str]) -> Query:
         # Columns that read the groups of an aggregation keep their alias.
         return replace(column, alias=names.get(column.alias, column.alias))
 
-    def expr(expr: Expr) -> Expr:
-        return substitute(expr, {column: over(column) for column in columns_of(expr)})
-
-    aggregation = query.aggregation
     return replace(
-        query,
+        replace_columns(query, over),
         sources=tuple(replace(source, alias=names[source.alias]) for source in query.sources),
-        predicates=tuple(expr(predicate) for predicate in query.predicates),
-        outputs=tuple(replace(output, expr=expr(output.expr)) for output in query.outputs),
-        partition_by=tuple(over(column) for column in query.partition_by),
-        aggregation=None if aggregation is None else replace(
-            aggregation,
-            group_by=tuple(expr(key) for key in aggregation.group_by),
-            aggregates=tuple(
-                aggregate if aggregate.argument is None else replace(aggregate, argument=expr(aggregate.argument))
-                for aggregate in aggregation.aggregates
-            ),
+        lookups=tuple(
+            replace(one, of=names[one.of], key=tuple(over_columns(expr, over) for expr in one.key))
+            for one in query.lookups
         ),
     )
 

@@ -76,9 +76,6 @@ def _table() -> Iterator[Refusal]:
     )
     yield Refusal(SHARED, Feature.EXCEPT, "the operator joins, and EXCEPT subtracts", "run it standalone")
     yield Refusal(
-        SHARED, Feature.LOOKUPS, "what one query looks a tuple up for is no column of the others", "run it standalone"
-    )
-    yield Refusal(
         DEFERRED_CLEANUP,
         Feature.AGGREGATES,
         "an aggregate's values at an instant need all earlier results",
@@ -92,11 +89,6 @@ def _table() -> Iterator[Refusal]:
                 PER_OPERATOR,
                 "the queries of a group share one operator, so there are no joins to run as tasks of their own",
                 "give the queries PARTITION BY, and the operator has a task per partition",
-            ),
-            (
-                Feature.LOOKUPS,
-                "a query that joins a running group would not know how the table's rows have come to be",
-                "run it with a worker of its own",
             ),
         )
     )

@@ -219,26 +219,32 @@ def deduplication() -> st.SearchStrategy[dict[str, Any]]:
 
 
 @st.composite
-def lookups(draw: st.DrawFn, sources: tuple[Source, ...]) -> tuple[Lookup, ...]:
-    """Sometimes look tuples of some streams up in tables in topics; a second may use what the first has found."""
+def versioned_table(draw: st.DrawFn, name: str, *, in_file: bool = False) -> Stream:
+    """A table in a topic; with `in_file` one that a file can have, too."""
+    of_database = not in_file and draw(st.booleans())
+    return Stream(
+        name=name,
+        fields=FIELDS,
+        topic=name,
+        timestamp="ts",
+        disorder_ms=0 if of_database else draw(st.sampled_from([0, 2, 20])),
+        format="debezium-json" if of_database else "json",
+        primary_key=draw(st.sampled_from([("k",), ("s",), ("s", "k"), ("d",)])),
+    )
+
+
+@st.composite
+def lookups(draw: st.DrawFn, sources: tuple[Source, ...], tables: Sequence[Stream] = ()) -> tuple[Lookup, ...]:
+    """Sometimes look tuples of some streams up in tables in topics, of those given if any; a second may use what the
+    first has found."""
     streams = [source.alias for source in sources if not source.is_table]
     found: list[Lookup] = []
     if draw(st.integers(0, 2)):
         return ()
     for n in range(draw(st.integers(1, 2))):
         of, earlier = draw(st.sampled_from(streams)), list(found)
-        of_database = draw(st.booleans())
-        table = Stream(
-            name=f"V{draw(st.integers(0, n))}",
-            fields=FIELDS,
-            topic="",
-            timestamp="ts",
-            disorder_ms=0 if of_database else draw(st.sampled_from([0, 2, 20])),
-            format="debezium-json" if of_database else "json",
-            primary_key=draw(st.sampled_from([("k",), ("s",), ("s", "k"), ("d",)])),
-        )
-        known = (one.table for one in found if one.table.name == table.name)
-        table = next(known, replace(table, topic=table.name))
+        table = draw(st.sampled_from(tables) if tables else versioned_table(f"V{draw(st.integers(0, n))}"))
+        table = next((one.table for one in found if one.table.name == table.name), table)
         names = [draw(st.sampled_from(["k", "v"])) if name == "k" else name for name in table.primary_key]
         key = [column(of, name) for name in names]
         if earlier and earlier[0].of == of and draw(st.booleans()):

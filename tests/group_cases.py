@@ -30,7 +30,22 @@ from schemas.query import (
     Window,
     columns_of,
 )
-from tests.cases import FIELDS, ORDER, VALUES, aggregating, column, deduplication, join_predicate, selection, window
+from tests.cases import (
+    FIELDS,
+    ORDER,
+    VALUES,
+    aggregating,
+    column,
+    deduplication,
+    join_predicate,
+    lookup_column,
+    lookups,
+    make_versions,
+    over_lookups,
+    selection,
+    versioned_table,
+    window,
+)
 from tests.feeding import Rows, to_batch, to_rows
 
 ALIASES = ("A", "B", "C", "D")
@@ -95,8 +110,10 @@ def group_queries(
     most_aliases: int = 3,
     tables: bool = True,
     aggregates: bool = True,
+    in_files: bool = False,
 ) -> tuple[Query, ...]:
-    """Queries `q0`, `q1`, ... over a few streams."""
+    """Queries `q0`, `q1`, ... over a few streams; with `in_files` those that files can have, too."""
+    versioned = [draw(versioned_table(f"V{i}", in_file=in_files)) for i in range(2)]
     streams = [
         Stream(
             f"S{i}",
@@ -145,7 +162,12 @@ def group_queries(
             predicates += [draw(constant(alias)) for alias in streamed]
         kept = draw(st.sampled_from([FIELDS[:4], FIELDS[:2], FIELDS[2:]]))
         outputs = [Output(f"{a}.{f.name}", column(a, f.name)) for a in aliases for f in kept]
-        query = Query(f"q{number}", f"q{number}", sources, tuple(predicates), tuple(outputs))
+        found = draw(lookups(sources, versioned))
+        predicates += draw(over_lookups(found, aliases))
+        for one in found:
+            names = draw(st.sampled_from([("v",), ("s", "_ts"), ("d",)]))
+            outputs += [Output(f"{one.alias}.{name}", lookup_column(one, name)) for name in names]
+        query = Query(f"q{number}", f"q{number}", sources, tuple(predicates), tuple(outputs), lookups=found)
         counted = any(source.window.kind == "ROWS" for source in sources)
         if aggregates and not counted and draw(st.integers(0, 3)) == 0:
             query = draw(aggregating(query))
@@ -171,6 +193,10 @@ def group_cases(
         ]
 
     rows: Rows = {s.name: [some() for _ in range(draw(st.integers(1, partitions)))] for s in streams_of(queries)}
+    for stream in streams_of(queries):
+        if stream.is_table:
+            rows[stream.name] = [part or [{"ts": 0, **dict.fromkeys(VALUES)}] for part in rows[stream.name]]
+            draw(make_versions(rows[stream.name]))
     if draw(st.booleans()):
         for parts in rows.values():
             for part in parts:

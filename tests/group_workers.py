@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from schemas.groups import seeing
@@ -32,6 +32,10 @@ CREATE STREAM humidity (mote BIGINT, room STRING, percent DOUBLE, at TIMESTAMP)
 CREATE STREAM light (mote BIGINT, lux DOUBLE, at TIMESTAMP)
   WITH (topic = '{light}', format = 'json', timestamp = 'at', disorder = '200 MILLISECONDS');
 """
+READS = (
+    "SELECT T.mote FROM temperature T, humidity H, light L WINDOW RANGE 1 SECOND WHERE T.mote = H.mote AND "
+    "H.mote = L.mote"
+)
 
 
 def select(rng: random.Random, *, joins: bool = False) -> str:
@@ -71,19 +75,16 @@ class GroupTrial:
     options: str = ""
 
     @staticmethod
-    def make(topics: Topics, folder: Path, partitions: int = 1, streams: str = STREAMS) -> GroupTrial:
-        """Make the topics; no query is registered yet."""
-        case = Case.make(
-            topics,
-            folder,
-            streams + "INSERT INTO '{sink}' SELECT T.mote FROM temperature T, humidity H, "
-            "light L WINDOW RANGE 1 SECOND WHERE T.mote = H.mote AND H.mote = L.mote",
-            partitions=partitions,
-        )
+    def make(
+        topics: Topics, folder: Path, partitions: int = 1, streams: str = STREAMS, reads: str = READS
+    ) -> GroupTrial:
+        """Make the topics; no query is registered yet. `reads` is a query over all streams."""
+        case = Case.make(topics, folder, f"{streams}INSERT INTO '{{sink}}' {reads}", partitions=partitions)
         name = f"g{case.sink.rpartition('-')[2]}"
         declared = case.path.read_text().partition("INSERT")[0]
-        sources = tuple(Source(s.name, s, Window("UNBOUNDED")) for s in case.query.streams())
-        nobodys = Query(name, None, sources, (), ())
+        sources = tuple(Source(s.name, s, Window("UNBOUNDED")) for s in case.query.joined_streams())
+        lookups = tuple(replace(one, of=sources[0].alias, key=()) for one in case.query.lookups)
+        nobodys = Query(name, None, sources, (), (), lookups=lookups)
         return GroupTrial(Case(case.bootstrap, nobodys, Path(name), partitions, case.rows), name, declared, folder)
 
     @property

@@ -69,7 +69,7 @@ class SourceIntake(IntakeMethods):
             raise InvariantError(f"the last commit numbers {len(numbers)} of the streams {', '.join(self._counted)}")
         self.numbers: tuple[int, ...] = (0,) * len(self._counted)
         self._resumed = cut, tuple(numbers)
-        self._lookups = TableLookups(query)
+        self._lookups = TableLookups([query])
         self._ordinals = {stream.name: number for number, stream in enumerate(query.joined_streams())}
         self._lives: dict[str, int] = {}
         for source in query.sources:
@@ -171,7 +171,7 @@ class SourceIntake(IntakeMethods):
     def horizon(self, stream: str) -> int:
         """Return the smallest ts of tuples of the stream that a restart needs: for the operators of another plan, and
         to count the tuples in ROWS windows; 0 for a table that tuples are looked up in."""
-        if stream in self._lookups.tables:
+        if stream in self._lookups:
             return 0
         life = self._lives.get(stream, 0)
         bound = 0 if life >= FOREVER else max(self.cut - life, 0)

@@ -208,7 +208,7 @@ class Engine(IntakeMethods):
         self._selection = SourceSelection(query)
         self._shortest = min((life for life in self._sources.life.values()), default=FOREVER)
         self._streams = tuple(s.name for s in query.joined_streams())
-        self._lookups = TableLookups(query)
+        self._lookups = TableLookups([query])
         self._durability = Durability(self._streams)
         self.durable = False
         self._input_tuples = 0
@@ -738,7 +738,7 @@ class Engine(IntakeMethods):
     def horizon(self, stream: str) -> int:
         """Return the smallest ts of tuples of `stream` that some window still needs; 0 for a table that tuples are
         looked up in, of which a row's newest version may be as old as the table."""
-        return 0 if stream in self._lookups.tables else self._sources.horizon(stream, self._needed_from(self.cut))
+        return 0 if stream in self._lookups else self._sources.horizon(stream, self._needed_from(self.cut))
 
     # --- Introspection ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ plans.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -138,32 +138,48 @@ def _writable(ts: I64) -> I64:
 
 
 class TableLookups:
-    """The tables of one query, and the columns that its tuples get from them."""
+    """The tables of queries, and the columns that tuples get from them.
 
-    def __init__(self, query: Query) -> None:
-        self._lookups: dict[str, tuple[Lookup, ...]] = {
-            stream.name: found for stream in query.joined_streams() if (found := query.lookups_of(stream.name))
+    Args:
+        queries: in which an alias and a stream have one lookup.
+        tables: to keep whole, for queries to come; None for what `queries` read.
+    """
+
+    def __init__(self, queries: Sequence[Query], tables: Sequence[Stream] | None = None) -> None:
+        self._queries: tuple[Query, ...] = ()
+        # By stream and alias, a lookup and the columns that something reads.
+        self._lookups: dict[str, dict[str, tuple[Lookup, list[str]]]] = {}
+        self.change(queries)
+        if tables is None:
+            read: dict[str, list[str]] = {}
+            for lookup, names in self._every():
+                read.setdefault(lookup.table.name, []).extend(names)
+            by_name = {lookup.table.name: lookup.table for lookup, _ in self._every()}
+            self._tables = {name: VersionedTable(table, read[name]) for name, table in by_name.items()}
+        else:
+            self._tables = {one.name: VersionedTable(one, [field.name for field in one.fields]) for one in tables}
+
+    def change(self, queries: Sequence[Query]) -> None:
+        """Look up what these queries read, from now on. Those before must have all their tables among these."""
+        if self._queries == tuple(queries):
+            return
+        self._queries = tuple(queries)
+        found: dict[str, dict[str, tuple[Lookup, dict[str, None]]]] = {}
+        for query in queries:
+            read = _read_of(query)
+            for lookup in query.lookups:
+                of_stream = found.setdefault(query.source(lookup.of).stream.name, {})
+                _, names = of_stream.setdefault(lookup.alias, (lookup, {}))
+                every = (*(field.name for field in lookup.table.fields), "_ts")
+                names |= {name: None for name in every if (lookup.of, looked_up(lookup.alias, name)) in read}
+        self._lookups = {
+            stream: {alias: (lookup, list(names)) for alias, (lookup, names) in own.items()}
+            for stream, own in found.items()
         }
-        keys = [expr for lookup in query.lookups for expr in lookup.key]
-        on = [expr for part in query.subtracted for expr in part.on]
-        read = {
-            (column.alias, column.name)
-            for expr in (*query.read_of_results(), *query.predicates, *on, *keys)
-            for column in columns_of(expr)
-        }
-        # By lookup, the columns that something reads.
-        self._columns = {
-            lookup.alias: [
-                name
-                for name in (*(field.name for field in lookup.table.fields), "_ts")
-                if (lookup.of, looked_up(lookup.alias, name)) in read
-            ]
-            for lookup in query.lookups
-        }
-        self.tables: dict[str, VersionedTable] = {}
-        for table in {lookup.table.name: lookup.table for lookup in query.lookups}.values():
-            columns = [c for one in query.lookups if one.table == table for c in self._columns[one.alias]]
-            self.tables[table.name] = VersionedTable(table, columns)
+
+    def _every(self) -> Iterator[tuple[Lookup, list[str]]]:
+        for own in self._lookups.values():
+            yield from own.values()
 
     def look_up(self, batches: dict[str, Batch]) -> dict[str, Batch]:
         """Take the tables' versions out of an epoch's tuples, and add what is looked up to the others.
@@ -172,21 +188,21 @@ class TableLookups:
             batches: all that has arrived before the epoch's end and not been taken yet, by stream and table, each in
                 the total order.
         """
-        if not self.tables:
+        if not self._tables:
             return batches
-        for name, table in self.tables.items():
+        for name, table in self._tables.items():
             versions = batches.pop(name, None)
             if versions is not None:
                 table.begin(versions)
         found = {name: self._with_columns(name, batch) for name, batch in batches.items()}
-        for table in self.tables.values():
+        for table in self._tables.values():
             table.end()
         return found
 
     def take_versions(self, intake: Intake, before: int) -> int:
         """Let the versions hold that have been read and that no tuple with ts >= before can miss; return how many."""
         taken = 0
-        for name, table in self.tables.items():
+        for name, table in self._tables.items():
             versions = intake.take_versions(name, before)
             if versions is not None:
                 table.begin(versions)
@@ -195,15 +211,26 @@ class TableLookups:
         return taken
 
     def _with_columns(self, stream: str, batch: Batch) -> Batch:
-        for lookup in self._lookups.get(stream, ()):
-            table, resolve = self.tables[lookup.table.name], batch_reader(batch)
+        for lookup, names in self._lookups.get(stream, {}).values():
+            table, resolve = self._tables[lookup.table.name], batch_reader(batch)
             keys = [evaluate(expr, resolve, len(batch)) for expr in lookup.key]
             rows = table.find(keys, batch.ts)
-            names = self._columns[lookup.alias]
             added = {looked_up(lookup.alias, name): table.gather(name, rows) for name in names}
             batch = Batch(batch.ts, {**batch.columns, **added})
         return batch
 
+    def __contains__(self, table: str) -> bool:
+        """Whether it has the table."""
+        return table in self._tables
+
     def size_bytes(self) -> int:
         """Return the bytes of all tables."""
-        return sum(table.size_bytes() for table in self.tables.values())
+        return sum(table.size_bytes() for table in self._tables.values())
+
+
+def _read_of(query: Query) -> set[tuple[str, str]]:
+    """The columns that something in a query reads, by alias and name."""
+    keys = [expr for lookup in query.lookups for expr in lookup.key]
+    on = [expr for part in query.subtracted for expr in part.on]
+    read = (*query.read_of_results(), *query.predicates, *on, *keys)
+    return {(column.alias, column.name) for expr in read for column in columns_of(expr)}

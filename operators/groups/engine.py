@@ -5,6 +5,10 @@ returned per query; each query's are exactly those that it produces alone, in it
 All queries that share an operator have one runner (`operators.groups.shared`). Every other query has its own: an engine
 that takes its tuples from the common intake (`operators.groups.standalone`).
 
+Tuples are looked up in tables in topics before any runner has them, once for all queries that look up the same
+(`schemas.shared_lookups`). Tables are kept whole, from their topics' beginning on, whether a query reads them or not.
+So a query that is added finds in them what it would have found if it had always run.
+
 Invariants: every runner has been advanced to `cut`; whether a tuple is late depends on its own partition only, so the
 same tuples are late for all queries as for each alone.
 
@@ -25,6 +29,7 @@ from typing import Protocol
 from operators.data.tuples import FOREVER
 from operators.data.watermark import END, NEVER
 from operators.engine.intake import Intake, IntakeMethods, LateRows
+from operators.engine.lookups import TableLookups
 from operators.groups.shared import ended_name
 from operators.groups.statistics import GroupStatistics, RunnerStatistics
 from schemas.columns import I64, Batch
@@ -44,9 +49,11 @@ class QueryRunner(Protocol):
 
     Attributes:
         names: of its queries.
+        queries: which look up what its tuples need, with the group's names for it; also those that have ended.
     """
 
     names: tuple[str, ...]
+    queries: tuple[Query, ...]
 
     def process(self, epoch: Mapping[str, Batch], cut: int) -> Mapping[str, Batch]:
         """Process an epoch up to the event time `cut`.
@@ -196,6 +203,7 @@ class GroupEngine(IntakeMethods):
         alone = [query for query in queries if not factory.can_share(query)]
         self._standalone: dict[str, QueryRunner] = {query.name: factory.standalone(query) for query in alone}
         self._intake = Intake(streams, partitions or {stream.name: (0,) for stream in streams})
+        self._lookups = TableLookups((), [stream for stream in streams if stream.is_table])
         self._input_tuples = 0
         # Late results of standalone queries that were dropped, and of a shared runner that is finished.
         self._final_results: dict[str, list[Batch]] = {}
@@ -293,15 +301,20 @@ class GroupEngine(IntakeMethods):
             for runner in self.runners:
                 found |= runner.nothing()
             return found
-        epoch = self._intake.take(cut)
+        self._lookups.change([query for runner in self.runners for query in runner.queries])
+        epoch = self._lookups.look_up(self._intake.take(cut))
         for runner in self.runners:
             found |= runner.process(epoch, cut)
         for stream in self._intake.streams:
-            if cut < END:
+            if cut < END and not stream.is_table:
                 reach = cut - max(REACH_MS, REACH_WINDOWS * (cut - self.replay_horizon(stream.name)))
                 self._intake.forget(stream.name, reach)
         self._remove_finished()
         return found
+
+    def take_versions(self) -> int:
+        """See `Engine.take_versions`."""
+        return self._lookups.take_versions(self._intake, self.cut)
 
     def clean(self, most: int | None = None) -> bool:
         """Produce pending results; `cleaned` returns them. False when nothing was pending.
@@ -372,7 +385,10 @@ class GroupEngine(IntakeMethods):
         return since
 
     def horizon(self, stream: str) -> int:
-        """The smallest ts whose tuples of `stream` some window still needs."""
+        """The smallest ts whose tuples of `stream` some window still needs; 0 of a table that tuples are looked up
+        in."""
+        if stream in self._lookups:
+            return 0
         horizons = [runner.horizon(stream) for runner in self.runners]
         return min((horizon for horizon in horizons if horizon is not None), default=self.cut)
 
@@ -382,6 +398,7 @@ class GroupEngine(IntakeMethods):
             input_tuples=self._input_tuples,
             late=self._intake.late_tuples,
             pending_tuples=self.pending_tuples,
+            lookup_bytes=self._lookups.size_bytes(),
             cut=self.cut,
             runners=tuple(runner.statistics() for runner in self.runners),
             deduplicated=self._intake.repeats,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from operators.explain.explain import aggregation_lines
+from operators.explain.explain import aggregation_lines, looks_up
 from operators.juggler.predicates.lists import ATTRIBUTE, JOIN, WINDOW, PredicateList, predicate_lists
 from operators.plan.predicates import constants
 from schemas.expression_text import text_of
@@ -34,6 +34,9 @@ def explain_group(group: QueryGroup) -> str:
         windows = " and ".join(str(window) for window in group.windows(source.alias))
         described = f"table {shown}" if source.is_table else f"input {shown} {windows}"
         lines.append(f"{described}  {named(readers, len(names))}")
+        for lookup in (one for one in group.query.lookups if one.of == source.alias):
+            asking = [m.name for m in group.members if lookup in m.over_inputs.lookups]
+            lines.append(f"  {looks_up(lookup)}  {named(asking, len(names))}")
     lists = [listed for listed in predicate_lists(group, {}, lambda predicate: False).lists if listed.kind in _KINDS]
     total = sum(len(query.over_inputs.predicates) for query in group.members)
     kept = sum(len(listed.entries) for listed in lists if not listed.own)

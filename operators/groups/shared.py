@@ -73,6 +73,7 @@ class SharedQueries:
     Attributes:
         group: the queries in the operator.
         names: of queries that run, without those that have ended.
+        queries: see `QueryRunner`.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class SharedQueries:
         """Update everything that depends on the set of queries."""
         self.group = group
         self.names = tuple(name for name in group.names if name not in self._ended)
+        self.queries: tuple[Query, ...] = tuple(member.over_inputs for member in group.members)
         self._members = {member.name: member for member in group.members}
         self._results = {name: self._results.get(name, 0) for name in self.names}
         numbers: dict[object, int] = {}
@@ -124,7 +126,7 @@ class SharedQueries:
         windows = [window for source in group.inputs for window in group.windows(source.alias) if not source.is_table]
         self._shortest = min((window.size for window in windows if window.kind == "RANGE"), default=FOREVER)
         self._shortest_rows = min((window.size for window in windows if window.kind == "ROWS"), default=FOREVER)
-        streams: list[Stream | Table] = [*group.query.streams(), *group.query.tables()]
+        streams: list[Stream | Table] = [*group.query.joined_streams(), *group.query.tables()]
         self._inputs = {s.name: tuple(i.alias for i in group.inputs if i.stream.name == s.name) for s in streams}
         self._streams = {s.name for s in streams if isinstance(s, Stream)}
         self._aggregated = {

@@ -29,6 +29,7 @@ from schemas.columns import Batch
 from schemas.errors import InvariantError
 from schemas.groups import query_group, streams_of
 from schemas.query import Query, Stream
+from schemas.shared_lookups import with_shared_names
 
 APART = "apart"
 """Runs every query standalone, with the executor that suits it."""
@@ -126,8 +127,9 @@ class QueryRunners:
             in_time = query.aggregation is not None
             budget = MemoryBudget(self.memory.share(1), self.memory.strategy, in_time=in_time)
             blocks = PrefixedBlocks(self.memory.blocks, f"{query.name}/")
+        shared = with_shared_names(query)
         engine = Engine(
-            merged(query),
+            merged(shared),
             plan=plan,
             statistics=statistics,
             tables=self.tables,
@@ -137,7 +139,7 @@ class QueryRunners:
             blocks=blocks,
             feedback=self.feedback,
         )
-        return StandaloneQuery(engine)
+        return StandaloneQuery(engine, shared)
 
 
 def group_engine(

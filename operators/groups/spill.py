@@ -121,7 +121,7 @@ class GroupSpill:
         Raises:
             StateError: they could not be written.
         """
-        streams = [stream.name for stream in sources.query.streams()]
+        streams = [stream.name for stream in sources.query.joined_streams()]
         every = np.sort(np.concatenate([np.zeros(0, np.int64), *(times_of(sources.stores[name]) for name in streams)]))
         if not len(every):
             return False
@@ -152,7 +152,7 @@ class GroupSpill:
 
     def _spill_before(self, sources: GroupSources, end: int, at: int) -> bool:
         """Spill tuples older than `end`, stamped with a cut; return whether there were any."""
-        streams = [stream.name for stream in sources.query.streams()]
+        streams = [stream.name for stream in sources.query.joined_streams()]
         counts = {name: int(np.searchsorted(times_of(sources.stores[name]), end)) for name in streams}
         for name, count in counts.items():
             if count:
@@ -185,7 +185,7 @@ class GroupSpill:
 
     def whole_bytes(self, sources: GroupSources, cut: int, used_bytes: int) -> int:
         """About the memory that all tuples of the windows would take."""
-        in_memory = sum(len(sources.stores[stream.name]) for stream in sources.query.streams())
+        in_memory = sum(len(sources.stores[stream.name]) for stream in sources.query.joined_streams())
         living = self.on_disk_tuples - self.dead_tuples(sources, cut)
         return used_bytes + living * (used_bytes - self.fixed_bytes) // max(in_memory, 1)
 
@@ -298,10 +298,10 @@ class GroupSpill:
         """Everything before `cut` was processed again: spill what had left by then; return whether there was any."""
         if self.cleaned_to is not None and not self.cleaned_to.rows and cut >= self.cleaned_to.ts:
             # Only older tuples have left yet.
-            streams = sources.query.streams()
+            streams = sources.query.joined_streams()
             rows = {stream.name: sources.stores[stream.name].first_at(self.cleaned_to.ts) for stream in streams}
             self.cleaned_to = InputPosition(self.cleaned_to.ts, rows)
-        self._measure(sum(len(sources.stores[s.name]) for s in sources.query.streams()), used_bytes, reset=False)
+        self._measure(sum(len(sources.stores[s.name]) for s in sources.query.joined_streams()), used_bytes, reset=False)
         left = False
         while self._replay and self._replay[0].at <= cut:
             event = self._replay.popleft()
@@ -320,4 +320,5 @@ class GroupSpill:
 
 def current_position(sources: GroupSources, cut: int) -> InputPosition:
     """The position of a group when everything before `cut` was processed."""
-    return InputPosition(cut, {stream.name: sources.stores[stream.name].hi for stream in sources.query.streams()})
+    rows = {stream.name: sources.stores[stream.name].hi for stream in sources.query.joined_streams()}
+    return InputPosition(cut, rows)

@@ -18,14 +18,26 @@ PARTITION = 0
 
 
 def merged(query: Query) -> Query:
-    """The query over streams as the group's intake gives them: without repeats."""
+    """The query over streams as the group gives them: without repeats, and with what has been looked up.
+
+    Args:
+        query: with the group's names for its lookups (`schemas.shared_lookups`).
+    """
     sources = tuple(
-        replace(source, stream=replace(source.stream, deduplicate=(), deduplicate_within_ms=0))
+        replace(
+            source,
+            stream=replace(
+                source.stream,
+                fields=tuple(dict.fromkeys(query.fields_of(source.stream))),
+                deduplicate=(),
+                deduplicate_within_ms=0,
+            ),
+        )
         if isinstance(source.stream, Stream)
         else source
         for source in query.sources
     )
-    return replace(query, sources=sources)
+    return replace(query, sources=sources, lookups=())
 
 
 class StandaloneQuery:
@@ -33,10 +45,14 @@ class StandaloneQuery:
 
     The engine is a fresh one with one partition, 0, of each of its streams. Its tuples arrive in the total order of the
     group's intake. Among the query's own streams, that is the order of its own intake.
+
+    Args:
+        query: with the group's names for its lookups; the engine runs `merged(query)`.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, query: Query) -> None:
         self.engine = engine
+        self.queries: tuple[Query, ...] = (query,)
         self.name = engine.query.name
         self.names: tuple[str, ...] = (self.name,)
         self._streams = tuple(stream.name for stream in engine.query.streams())

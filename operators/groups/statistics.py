@@ -57,6 +57,7 @@ class GroupStatistics:
         input_tuples: each counted once, however many queries read it.
         cut: everything with a smaller ts has been processed.
         deduplicated: tuples dropped as repeats of others.
+        lookup_bytes: of the tables in topics, which no runner has.
     """
 
     input_tuples: int
@@ -65,6 +66,7 @@ class GroupStatistics:
     cut: int
     runners: tuple[RunnerStatistics, ...]
     deduplicated: int = 0
+    lookup_bytes: int = 0
 
     @property
     def queries(self) -> tuple[QueryStatistics, ...]:
@@ -93,8 +95,8 @@ class GroupStatistics:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of states and stores now."""
-        return sum(runner.state_bytes for runner in self.runners)
+        """Bytes of states, stores and tables in topics now."""
+        return self.lookup_bytes + sum(runner.state_bytes for runner in self.runners)
 
     @property
     def peak_state_tuples(self) -> int:

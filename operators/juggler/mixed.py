@@ -128,7 +128,8 @@ def part_of(query: Query, over: Collection[str]) -> Query:
     """The query restricted to some of its aliases.
 
     The result has the sources of these aliases and the predicates between them. It adds the equalities that follow from
-    others, since a join above assumes that they hold. The engine has already applied predicates over one source.
+    others, since a join above assumes that they hold. The engine has already applied predicates over one source, and
+    looked tuples up: what was found are columns like any other.
     """
     written = tuple(p for p in query.predicates if len(aliases_of(p)) > 1 and aliases_of(p) <= set(over))
     classes = dict.fromkeys(equality_classes(query.predicates).values())
@@ -138,4 +139,5 @@ def part_of(query: Query, over: Collection[str]) -> Query:
         predicates=(*written, *(equality for one in classes for equality in one.missing(over))),
         outputs=(),
         partition_by=(),
+        lookups=(),
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
 from schemas.messages.control import ControlMessage, RegisteredGroup, RegisteredQuery
-from schemas.query import ColumnRef, Query, Source, Stream, Table, Window
+from schemas.query import ColumnRef, Lookup, Query, Source, Stream, Table, Window
 from services.files.query_files import listed
 from services.process.security import KafkaClients
 from services.registry.query_registry import newest, write
@@ -41,16 +41,19 @@ class GroupEntry:
         return self.declared.name
 
     def query(self) -> Query:
-        """A pseudo-query whose sources are the streams that the group's queries may read, and all declared tables."""
+        """A pseudo-query whose sources are the streams that the group's queries may read, and all declared tables in
+        files; its lookups are the tables in topics."""
         program = parse_program(self.declared.text)
-        streams = [stream for stream in program.streams if stream.name in self.declared.streams]
+        known = [stream for stream in program.streams if stream.name in self.declared.streams]
+        streams = [stream for stream in known if not stream.is_table]
+        lookups = (Lookup(table.name, table, streams[0].name, ()) for table in known if table.is_table)
         read: list[Stream | Table] = [*streams, *program.tables]
         sources = tuple(Source(stream.name, stream, Window("UNBOUNDED")) for stream in read)
         columns: dict[str, ColumnRef] = {}
         if self.declared.partitioned is True:
             columns = partition_columns(program.queries)
         named = tuple(replace(columns[stream.name], alias=stream.name) for stream in streams if columns)
-        return Query(self.name, None, sources, (), (), partition_by=named)
+        return Query(self.name, None, sources, (), (), partition_by=named, lookups=tuple(lookups))
 
 
 def partition_columns(queries: Sequence[Query]) -> dict[str, ColumnRef]:

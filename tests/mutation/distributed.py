@@ -63,7 +63,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("int(newest[0][max(self._known[stream] - size, 0)])", "int(newest[-1][-1])"),
         ("max(life_of(source), self._lives.get(name, 0))", "life_of(source)"),
         ("bound = 0 if life >= FOREVER else max(self.cut - life, 0)", "bound = self.cut"),
-        ("if stream in self._lookups.tables:", "if False:"),
+        ("if stream in self._lookups:", "if False:"),
         ("max(self._former - max(self._lives.values()), 0)", "self._former"),
         ("        if self._counted:\n            return 0  #", "        if False:\n            return 0  #"),
     ),

@@ -94,4 +94,4 @@ def test_the_overview_names_what_a_way_of_running_does_not_offer() -> None:
     assert other == ["`UNNEST`", "plan changes"]
     assert lines["a task per operator"][offers.index("plan changes")].startswith("not by parallel-track")
     no = [offer for offer, cell in zip(offers, lines["a group of queries"], strict=True) if cell == "no"]
-    assert no == ["tables in topics", "plan changes", "per operator"]
+    assert no == ["plan changes", "per operator"]

@@ -41,7 +41,7 @@ class GroupSources(Sources):
         self.away: dict[str, list[tuple[int, int, int]]] = {}
         self._counts: dict[str, int] = {}
         self._configure(group)
-        self._known = {stream.name: since for stream in group.query.streams()}
+        self._known = {stream.name: since for stream in group.query.joined_streams()}
 
     def _configure(self, group: QueryGroup) -> None:
         self._kept_for_rows = kept_for_rows(group)
@@ -133,8 +133,9 @@ class GroupSources(Sources):
             store, before = fresh[name], self.stores[name]
             if store is not before and store.columns != before.columns:
                 # Values that were not kept are null; no query that reads the column sees those rows.
-                new = [f for f in source.stream.fields if f.name in set(store.columns) - set(before.columns)]
-                empty = {field.name: nulls(field.type, len(before)) for field in new}
+                types = {field.name: field.type for field in self.query.fields_of(source.stream)}
+                new = [column for column in store.columns if column in types and column not in before.columns]
+                empty = {column: nulls(types[column], len(before)) for column in new}
                 store.fill(before, empty | columns_of_store(self._horizon_columns(name), before))
                 self.stores[name] = store
         self._store_of = {source.alias: self.stores[source.stream.name] for source in group.inputs}

@@ -66,6 +66,8 @@ def _sources(queries: Iterable[Query]) -> list[Document]:
             windows = read.setdefault(source.stream.name, (kind, set()))[1]
             if not source.is_table:
                 windows.add(str(source.window))
+        for lookup in query.lookups:
+            read.setdefault(lookup.table.name, ("table", set()))
     return [
         {"id": f"stream {name}", "kind": kind, "name": name, "windows": sorted(windows), "inputs": []}
         for name, (kind, windows) in sorted(read.items())
@@ -78,12 +80,14 @@ def _operator(
     """Return the node of queries that run together, summed over tasks."""
     first = tasks[0][1].queries[0] if tasks[0][1].queries else None
     spills = [runner.spill for _, runner in tasks if runner.spill is not None]
+    read = {source.stream.name for query in queries for source in query.sources}
+    read |= {lookup.table.name for query in queries for lookup in query.lookups}
     return {
         "id": node,
         "kind": "operator" if first is None else first.executor,
         "shared": first is not None and first.shared,
         "queries": [query.name for query in queries],
-        "inputs": [f"stream {name}" for name in sorted({s.stream.name for query in queries for s in query.sources})],
+        "inputs": [f"stream {name}" for name in sorted(read)],
         "cores": _per_s(tasks, lambda runner: runner.busy_s),
         "comparisons_per_s": _per_s(tasks, lambda runner: float(runner.comparisons)),
         "state_tuples": sum(runner.state_tuples for _, runner in tasks),

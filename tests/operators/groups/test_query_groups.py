@@ -291,3 +291,43 @@ def test_a_column_that_cancels_out_is_null_all_the_same() -> None:
     engine.push("a", 0, to_batch(query.streams()[0], rows))
     engine.close("a", 0)
     assert [row["a"] for row in to_rows(engine.advance()["q0"])] == [1]
+
+
+LOOKING_UP = """
+CREATE STREAM a (k BIGINT, ts TIMESTAMP) WITH (topic = 'a', timestamp = 'ts');
+CREATE STREAM b (k BIGINT, ts TIMESTAMP) WITH (topic = 'b', timestamp = 'ts');
+CREATE TABLE v (k BIGINT PRIMARY KEY, n BIGINT, ts TIMESTAMP) WITH (topic = 'v', timestamp = 'ts');
+"""
+ROW = "a A [RANGE 9 MILLISECONDS] LEFT JOIN v FOR SYSTEM_TIME AS OF A._ts AS V ON V.k = {0}"
+
+
+@pytest.mark.parametrize("executor", [None, APART])
+def test_an_added_query_finds_all_rows_of_a_table(executor: str | None) -> None:
+    """Also those that came before any query looked something up, in columns that no query has read."""
+    first, joined, rest = parse_program(
+        LOOKING_UP
+        + "INSERT INTO q0 SELECT A.ts AS a FROM a A [RANGE 9 MILLISECONDS]; "
+        + f"INSERT INTO q1 SELECT A.ts AS a, V.n AS n FROM {ROW.format('A.k')}; "
+        + f"INSERT INTO q2 SELECT A.ts AS a, V.n AS n FROM {ROW.format(1)} "
+        + "EXCEPT b B [RANGE 1 MILLISECOND] ON B.k = A.k AND B.ts > V.n;"
+    ).queries
+    engine = group_engine([first], streams=streams_of([first, joined, rest]), executor=executor)
+    a, b, v = streams_of([joined, rest])[0], streams_of([rest])[1], streams_of([joined])[1]
+
+    def advance(a_ts: int, b_ts: int, versions: list[tuple[int, int, int]]) -> dict[str, list[tuple[object, ...]]]:
+        engine.push("a", 0, to_batch(a, [{"k": 2, "ts": a_ts}]))
+        engine.push("b", 0, to_batch(b, [{"k": 2, "ts": b_ts}]))
+        engine.push("v", 0, to_batch(v, [dict(zip(("k", "n", "ts"), one, strict=True)) for one in versions]))
+        return {name: [tuple(row.values()) for row in to_rows(found)] for name, found in engine.advance().items()}
+
+    assert advance(5, 9, [(1, 10, 3), (2, 20, 4), (3, 0, 9)]) == {"q0": []}
+    for query in (joined, rest):
+        assert engine.add(query, from_now=True) == {source.alias: 5 for source in query.sources}
+    assert engine.statistics().lookup_bytes > 0
+    found = advance(12, 15, [(2, 21, 12), (3, 0, 15)])
+    assert found["q1"] == [(5, 20, 5)]
+    assert found["q2"] == [(5, 10, "+", 5)]
+    engine.drop("q1")
+    assert advance(20, 22, [(3, 0, 30)])["q0"] == [(12, 12)]
+    assert engine.horizon("v") == 0
+    assert engine.horizon("a") > 0

@@ -37,7 +37,7 @@ ALL = b'{"T.at":1000,"_ts":1000}\n{"T.at":1500,"_ts":1500}\n'
 
 @examples(60)
 @given(
-    group_cases(partitions=1),
+    group_cases(partitions=1, in_files=True),
     st.sampled_from([None, None, APART, *sorted(EXECUTORS)]),
     st.sampled_from([1, 30, 1 << 20]),
     st.sampled_from([0, 5, 100_000]),
