@@ -15,7 +15,7 @@ REPEATS: dict[str, tuple[tuple[str, str], ...]] = {
         ("words[i] >> np.uint64(8 * b)", "words[i] >> np.uint64(b)"),
     ),
     "engine/repeats.py": (
-        ("known[decided & np.isin(batch.columns[POSITION].values, self._resumed)] = REPEAT", "pass"),
+        ("known[decided & np.isin(records.columns[POSITION].values, self._resumed)] = REPEAT", "pass"),
         ("            known[decided] = FIRST\n", "            pass\n"),
         ("(column.values.astype(np.float64) + 0.0)", "column.values.astype(np.float64)"),
         ("self._firsts.forget(cut - self._within_ms)", "self._firsts.forget(cut)"),
