@@ -84,7 +84,7 @@ class Array:
     """A declared array of a stream, whose elements UNNEST makes rows of.
 
     Attributes:
-        fields: what each element has; without `rows` the one value that it is.
+        fields: what each element has, with paths within it; without `rows` the one value that it is.
         rows: whether elements are objects.
         path: as that of a field.
     """
@@ -111,9 +111,12 @@ class Array:
 
     def columns(self) -> tuple[Field, ...]:
         """The columns that an unnested stream has of it."""
-        places = [(*self.place, field.name) if self.rows else self.place for field in self.fields]
-        own = [Field(self.column(f.name), f.type, place) for f, place in zip(self.fields, places, strict=True)]
-        return (*own, Field(self.column(ORDINAL), Type.BIGINT, (*self.place, ORDINAL)))
+        return (*self.fields_within(self.place), Field(self.column(ORDINAL), Type.BIGINT, (*self.place, ORDINAL)))
+
+    def fields_within(self, element: Path) -> tuple[Field, ...]:
+        """The fields under the names of their columns, with their places where an element is at one."""
+        places = [(*element, *field.place) if self.rows else element for field in self.fields]
+        return tuple(Field(self.column(f.name), f.type, place) for f, place in zip(self.fields, places, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,11 +390,21 @@ def elements(stream: q.Stream, tuples: Sequence[Row]) -> Sequence[Row]:
         found = []
         for row in tuples:
             for ordinal, element in enumerate(row.get(array.name) or [], 1):
-                values = {f.name: (element or {}).get(f.name) if array.rows else element for f in array.fields}
+                values = {f.name: inside(element, f.place) if array.rows else element for f in array.fields}
                 own = {f"{array.name}.{name}": value for name, value in values.items()}
                 found.append({**row, **own, f"{array.name}._ordinal": ordinal})
         tuples = found
     return tuples
+
+
+def inside(value: Any, place: q.Path) -> Any:
+    """What is at a place within objects and arrays; null if nothing is."""
+    for step in place:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and step < len(value) else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def partitions(rows: Rows, stream: q.Stream) -> list[Sequence[Row]]:

@@ -2,7 +2,7 @@
 
 A field of a nested record becomes the column `customer_city`, with the path `customer.city`. Maps and bytes have no
 column, nor has a union of several types: whoever needs one of these declares the columns. An array of records has
-those of their fields that are values.
+the columns of these records, but no arrays within them.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def columns_of(schema: Avro) -> list[Field]:
     Raises:
         DataError: there are more than MAX_COLUMNS.
     """
-    return [column for column in _all(schema) if isinstance(column, Field)]
+    return [column for column in _all(schema, arrays=False) if isinstance(column, Field)]
 
 
 def arrays_of(schema: Avro) -> list[Array]:
     """Return the arrays, as `columns_of` returns the columns."""
-    return [array for array in _all(schema) if isinstance(array, Array)]
+    return [array for array in _all(schema, arrays=True) if isinstance(array, Array)]
 
 
-def _all(schema: Avro) -> list[Field | Array]:
+def _all(schema: Avro, *, arrays: bool) -> list[Field | Array]:
     found: list[Field | Array] = []
-    _add(schema, (), (), found)
+    _add(schema, (), (), found, arrays)
     shortest: dict[str, list[int]] = {}
     for column in found:
         shortest.setdefault(column.name, []).append(len(column.place))
@@ -58,12 +58,14 @@ def _without_null(schema: Avro) -> Avro:
     return branches[0] if len(branches) == 1 else schema
 
 
-def _add(schema: Avro, path: Path, around: tuple[Avro, ...], found: list[Field | Array]) -> None:
+def _add(schema: Avro, path: Path, around: tuple[Avro, ...], found: list[Field | Array], arrays: bool) -> None:
     schema = _without_null(schema)
     if schema.kind == "record":
         if all(schema is not one for one in around):  # a record may contain itself
             for field in schema.fields:
-                _add(field.type, (*path, field.name), (*around, schema), found)
+                _add(field.type, (*path, field.name), (*around, schema), found, arrays)
+        return
+    if schema.kind == "array" and not arrays:
         return
     column = _column(schema, "_".join(map(str, path)), path if len(path) > 1 else ())
     if column is not None and path:
@@ -79,11 +81,11 @@ def _column(schema: Avro, name: str, path: Path) -> Field | Array | None:
         return None if type is None else Field(name, type, path)
     items = _without_null(schema.types[0])
     if items.kind == "record":
-        types = [(one.name, _type_of(_without_null(one.type))) for one in items.fields if one.name != ORDINAL]
+        fields = [field for field in columns_of(items) if field.name != ORDINAL]
     else:
-        types = [(ELEMENT, _type_of(items))]
-    fields = tuple(Field(own, type) for own, type in types if type is not None)
-    return Array(name, fields, items.kind == "record", path) if fields else None
+        type = _type_of(items)
+        fields = [] if type is None else [Field(ELEMENT, type)]
+    return Array(name, tuple(fields), items.kind == "record", path) if fields else None
 
 
 def _type_of(schema: Avro) -> Type | None:

@@ -82,33 +82,43 @@ def columns_of_json_schema(text: str) -> list[Field]:
     Raises:
         DataError: it is no JSON Schema of objects, or describes more than MAX_COLUMNS.
     """
-    return [column for column in _all(text) if isinstance(column, Field)]
+    schema = _parsed(text)
+    return _columns_of(schema, schema)
 
 
 def arrays_of_json_schema(text: str) -> list[Array]:
-    """Return the arrays, as `columns_of_json_schema` returns the columns; of objects with their scalars."""
-    return [array for array in _all(text) if isinstance(array, Array)]
+    """Return the arrays, as `columns_of_json_schema` returns the columns; of objects with their columns."""
+    schema = _parsed(text)
+    found: dict[str, Field | Array] = {}
+    _add(schema, schema, (), (), found, arrays=True)
+    return [array for array in found.values() if isinstance(array, Array)]
 
 
-def _all(text: str) -> list[Field | Array]:
+def _parsed(text: str) -> Any:
     try:
-        schema = orjson.loads(text)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise DataError(f"broken JSON Schema: {error}") from None
+
+
+def _columns_of(schema: Any, root: Any) -> list[Field]:
+    """The columns that objects of a schema within another have."""
     found: dict[str, Field | Array] = {}
-    _add(schema, schema, (), (), found)
-    return list(found.values())
+    _add(schema, root, (), (), found, arrays=False)
+    return [column for column in found.values() if isinstance(column, Field)]
 
 
-def _add(schema: Any, root: Any, path: Path, around: tuple[int, ...], found: dict[str, Field | Array]) -> None:
+def _add(
+    schema: Any, root: Any, path: Path, around: tuple[int, ...], found: dict[str, Field | Array], *, arrays: bool
+) -> None:
     schema = _resolved(schema, root)
-    if not isinstance(schema, dict) or len(path) > MAX_NESTING:
+    if not isinstance(schema, dict) or len(path) > MAX_NESTING or (schema.get("type") == "array" and not arrays):
         return
     properties = schema.get("properties")
     if isinstance(properties, dict):
         if id(properties) not in around:  # an object may contain itself
             for name, inside in properties.items():
-                _add(inside, root, (*path, name), (*around, id(properties)), found)
+                _add(inside, root, (*path, name), (*around, id(properties)), found, arrays=arrays)
         return
     column = _column(schema, root, "_".join(map(str, path)), path if len(path) > 1 else ())
     if not path or column is None:
@@ -124,12 +134,13 @@ def _column(schema: Mapping[str, Any], root: Any, name: str, path: Path) -> Fiel
         type = _type_of(schema)
         return None if type is None else Field(name, type, path)
     items = _resolved(schema.get("items"), root)
-    properties = items.get("properties") if isinstance(items, dict) else None
-    rows = isinstance(properties, dict)
-    own = properties if isinstance(properties, dict) else {ELEMENT: items}
-    types = [(one, _type_of(_resolved(inside, root))) for one, inside in own.items() if one != ORDINAL]
-    fields = tuple(Field(one, type) for one, type in types if type is not None)
-    return Array(name, fields, rows, path) if fields else None
+    rows = isinstance(items, dict) and isinstance(items.get("properties"), dict)
+    if rows:
+        fields = [field for field in _columns_of(items, root) if field.name != ORDINAL]
+    else:
+        type = _type_of(items)
+        fields = [] if type is None else [Field(ELEMENT, type)]
+    return Array(name, tuple(fields), rows, path) if fields else None
 
 
 def _type_of(schema: Any) -> Type | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schemas.codecs.decoded import Value
-from schemas.query import Array, Field, Path, Stream, Table, Type
+from schemas.query import Array, Path, Stream, Table, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def wanted_arrays(stream: Stream) -> tuple[WantedArray, ...]:
 
 
 def _wanted_array(array: Array) -> WantedArray:
-    elements = [Wanted(array.column(one.name), (one.name,) if array.rows else (), one.type) for one in array.fields]
+    elements = [Wanted(one.name, one.path, one.type) for one in array.fields_within(())]
     return WantedArray(array.name, array.place, array.rows, tuple(elements))
 
 
@@ -61,6 +61,4 @@ def element_table(array: Array, within: Path = ()) -> Table:
     Args:
         within: where an element is in its row.
     """
-    places = [(*within, field.name) if array.rows else within for field in array.fields]
-    own = [Field(array.column(f.name), f.type, place) for f, place in zip(array.fields, places, strict=True)]
-    return Table("", tuple(own), "")
+    return Table("", array.fields_within(within), "")

@@ -117,9 +117,7 @@ def _primary_marks(node: Tree[Token]) -> Iterator[Tree[Token]]:
     return (mark for mark in node.find_data("key_mark") if len(mark.children) > 1)
 
 
-def _in_topic(
-    name: str, fields: Mapping[str, Field], options: _Options, primary_key: tuple[str, ...] = ()
-) -> Stream:
+def _in_topic(name: str, fields: Mapping[str, Field], options: _Options, primary_key: tuple[str, ...] = ()) -> Stream:
     """A stream, or a table, whose records are in a topic."""
     times = [field.name for field in fields.values() if field.type is Type.TIMESTAMP and not field.key]
     format = options.format((*FORMATS, *ENVELOPES) if primary_key else FORMATS) or FORMATS[0]
@@ -166,14 +164,13 @@ def _bind_arrays(
         rows = isinstance(element, Tree)
         own: dict[str, Field] = {}
         for row_field in tree(element).children if rows else ():
-            field_token, type_token = tree(row_field).children
-            field = Field(identifier(field_token), _type(type_token, text))
-            if field.name in (*own, ORDINAL):
-                raise text.error(f"{field.name!r} is there twice in an element of {name!r}", field_token)
-            own[field.name] = field
+            field_token, type_token, inner_token = tree(row_field).children
+            inner = identifier(field_token)
+            if inner in (*own, ORDINAL):
+                raise text.error(f"{inner!r} is there twice in an element of {name!r}", field_token)
+            own[inner] = Field(inner, _type(type_token, text), _path(inner, inner_token, text))
         kept = tuple(own.values()) if rows else (Field(ELEMENT, _type(element, text)),)
-        path = _path(path_token, text)
-        array = Array(name, kept, rows, () if path == (name,) else path)
+        array = Array(name, kept, rows, _path(name, path_token, text))
         if array.part != VALUE:
             raise text.error(f"{str(array.place[0])!r} of a record is no array", path_token or name_token)
         yield array
@@ -304,8 +301,7 @@ def _bind_field(node: Tree[Token], text: QueryText, *, of_topic: bool) -> Field:
     name = identifier(name_token)
     if name == EVENT_TIME:
         raise text.error(f"{EVENT_TIME!r} is every stream's event time; call this column otherwise", name_token)
-    type, path = _type(type_token, text), _path(path_token, text)
-    field = Field(name, type, () if path == (name,) else path, key=key_mark is not None)
+    field = Field(name, _type(type_token, text), _path(name, path_token, text), key=key_mark is not None)
     if key_mark is not None and not of_topic:
         raise text.error("the rows of a table's file have no keys; leave KEY out", key_mark)
     if of_topic and (wrong := _misused(field)):
@@ -322,14 +318,15 @@ def _type(token: Node, text: QueryText) -> Type:
     return Type[written]
 
 
-def _path(token: Node | None, text: QueryText) -> Path:
-    """The path that FROM gives; empty without FROM."""
+def _path(name: str, token: Node | None, text: QueryText) -> Path:
+    """The path that FROM gives to what has a name; empty without FROM, and if the name says the same."""
     if token is None:
         return ()
     try:
-        return parse_path(unquoted(str(token)))
+        path = parse_path(unquoted(str(token)))
     except UsageError as error:
         raise text.error(str(error), token) from None
+    return () if path == (name,) else path
 
 
 def _misused(field: Field) -> str:

@@ -1,7 +1,7 @@
 """The columns that records of a Protobuf message type have, for a stream that is declared without a list of them.
 
 A field of a message within becomes the column `customer_city`, with the path `customer.city`. Maps and bytes have no
-column. A repeated field is an array; of messages it has those of their fields that are values.
+column. A repeated field is an array; of messages it has the columns of these messages, but no arrays within them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def columns_of(descriptor: Descriptor) -> list[Field]:
     Raises:
         DataError: there are too many.
     """
-    return [column for column in _all(descriptor) if isinstance(column, Field)]
+    return [column for column in _all(descriptor, arrays=False) if isinstance(column, Field)]
 
 
 def arrays_of(descriptor: Descriptor) -> list[Array]:
     """Return the arrays, as `columns_of` returns the columns."""
-    return [array for array in _all(descriptor) if isinstance(array, Array)]
+    return [array for array in _all(descriptor, arrays=True) if isinstance(array, Array)]
 
 
-def _all(descriptor: Descriptor) -> list[Field | Array]:
+def _all(descriptor: Descriptor, *, arrays: bool) -> list[Field | Array]:
     found: dict[str, Field | Array] = {}
     visited = 0
 
-    def add(descriptor: Descriptor, path: Path, around: tuple[str, ...]) -> None:
+    def add(descriptor: Descriptor, path: tuple[str, ...], around: tuple[str, ...]) -> None:
         nonlocal visited
         if descriptor.full_name in around:  # a message may contain itself
             return
@@ -56,7 +56,8 @@ def _all(descriptor: Descriptor) -> list[Field | Array]:
             if visited > MAX_FIELDS or len(path) > MAX_NESTING:
                 raise DataError("the schema has too many fields within each other; declare the columns")
             place = (*path, field.name)
-            column = _column(field, "_".join(map(str, place)), place if len(place) > 1 else ())
+            name, found_at = "_".join(place), place if len(place) > 1 else ()
+            column = _column(field, name, found_at) if arrays or not field.is_repeated else None
             if column is not None:
                 if len(found) >= MAX_COLUMNS:
                     raise DataError(f"the schema has more than {MAX_COLUMNS} columns; declare those that are needed")
@@ -77,9 +78,7 @@ def _column(field: FieldDescriptor, name: str, path: Path) -> Field | Array | No
         return None
     if type is not None or field.type != F.TYPE_MESSAGE:
         return None if type is None else Array(name, (Field(ELEMENT, type),), False, path)
-    inside = [one for one in field.message_type.fields if not one.is_repeated and one.name != ORDINAL]
-    types = [(one.name, _type_of(one)) for one in inside]
-    fields = tuple(Field(own, type) for own, type in types if type is not None)
+    fields = tuple(one for one in columns_of(field.message_type) if one.name != ORDINAL)
     return Array(name, fields, True, path) if fields else None
 
 

@@ -24,22 +24,30 @@ CREATE STREAM orders (id BIGINT, items ARRAY<ROW(sku STRING, qty BIGINT)>, tags 
   WITH (timestamp = 'at');
 CREATE STREAM moves (sku STRING, at TIMESTAMP) WITH (timestamp = 'at');
 """
+NESTED = DECLARED.replace("qty BIGINT", "qty BIGINT, town STRING FROM 'from.city', second BIGINT FROM 'more[1].n'")
 
 
 def bound(query: str, declared: str = DECLARED) -> Query:
     return parse_program(declared + query).queries[-1]
 
 
-def stream_of(*arrays: str) -> Stream:
+def stream_of(*arrays: str, declared: str = DECLARED) -> Stream:
     unnested = " ".join(f"CROSS JOIN UNNEST(O.{array}) AS {array}" for array in arrays)
-    (found,) = bound(f"SELECT O.id FROM orders O [ROWS 1] {unnested}").streams()
+    (found,) = bound(f"SELECT O.id FROM orders O [ROWS 1] {unnested}", declared).streams()
     return found
 
 
-ROWS, TAGS, BOTH = stream_of("items"), stream_of("tags"), stream_of("tags", "items")
+ROWS, TAGS = stream_of("items"), stream_of("tags")
+DEEP, BOTH = stream_of("items", declared=NESTED), stream_of("tags", "items", declared=NESTED)
 TEXTS = st.none() | st.text(max_size=3) | st.sampled_from(['"', "]", '\\"],{', "ä"])
 ELEMENTS = st.none() | st.fixed_dictionaries(
-    {}, optional={"sku": TEXTS, "qty": st.none() | st.integers(-5, 5), "more": st.just([1, {"sku": "]"}])}
+    {},
+    optional={
+        "sku": TEXTS,
+        "qty": st.none() | st.integers(-5, 5),
+        "more": st.sampled_from([[1, {"sku": "]"}], [1, {"n": 5}], [{"n": 7}], {"n": 6}]),
+        "from": st.none() | st.fixed_dictionaries({}, optional={"city": TEXTS, "sku": st.just("no")}),
+    },
 )
 RECORDS = st.fixed_dictionaries(
     {"id": st.none() | st.integers(0, 9), "at": st.integers(0, 99)},
@@ -51,7 +59,9 @@ RECORDS = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(RECORDS, max_size=5), st.sampled_from([ROWS, TAGS, BOTH]), st.booleans(), st.sampled_from([None, 1]))
+@given(
+    st.lists(RECORDS, max_size=5), st.sampled_from([ROWS, DEEP, TAGS, BOTH]), st.booleans(), st.sampled_from([None, 1])
+)
 @examples(300)
 def test_tuples_of_elements(records: list[dict[str, Any]], stream: Stream, ascii: bool, indent: int | None) -> None:
     expected = oracle.elements(stream, records)

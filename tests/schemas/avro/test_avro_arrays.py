@@ -92,8 +92,7 @@ def expected_elements(array: Array, schema: Any, value: Any) -> Iterator[list[An
         if array.rows and kind not in ("record", "map", "null"):
             yield [DEAD]
             continue
-        places = [(field.name,) if array.rows else () for field in array.fields]
-        wanted = [Wanted(field.name, place, field.type) for field, place in zip(array.fields, places, strict=True)]
+        wanted = [Wanted(field.name, field.place if array.rows else (), field.type) for field in array.fields]
         yield [*(expected(items, element, field) for field in wanted), ordinal]
 
 
@@ -134,15 +133,15 @@ def arrays_of(schema: Any, rng: Random) -> list[Array]:
 
 def _array(name: str, schema: Any, place: Path, rng: Random) -> Array:
     step = (*place, 0)
-    inside = [path[len(step)] for path in paths(schema, rng) if path[: len(place)] == place and len(path) > len(step)]
-    names = sorted({one for one in inside if isinstance(one, str)})
-    names = [one for one in names if kind_at(schema, (*step, one)) in READ] or names
+    inside = {path[len(step) :] for path in paths(schema, rng) if path[: len(place)] == place and len(path) > len(step)}
+    names = sorted((one for one in inside if isinstance(one[0], str)), key=str)
+    names = [one for one in names if kind_at(schema, (*step, *one)) in READ] or names
     rows = bool(names) if rng.random() < 0.95 else not names
     if not rows:
         return Array(name, (Field("value", _fitting(schema, step, rng)),), False, place)
-    names = rng.sample(names, rng.randint(1, len(names))) if names else ["x"]
-    names += rng.choice([[], ["absent"]])
-    fields = [Field(one, _fitting(schema, (*step, one), rng)) for one in names]
+    names = rng.sample(names, rng.randint(1, min(len(names), 4))) if names else [("x",)]
+    names += rng.choice([[], [("absent",)]])
+    fields = [Field(".".join(map(str, one)), _fitting(schema, (*step, *one), rng), one) for one in names]
     return Array(name, tuple(fields), True, place)
 
 

@@ -49,7 +49,9 @@ def test_names_of_other_streams_and_of_outputs_do_not_count() -> None:
 
 
 ARRAYS = [
-    Array("items", (Field("sku", Type.STRING), Field("qty", Type.BIGINT), Field("a b", Type.DOUBLE)), rows=True),
+    Array(
+        "items", (Field("sku", Type.STRING), Field("qty", Type.BIGINT), Field("a b", Type.DOUBLE, ("a", 0))), rows=True
+    ),
     Array("labels_tags", (Field("value", Type.STRING),), rows=False, path=("labels", "tags")),
 ]
 
@@ -57,12 +59,12 @@ ARRAYS = [
 @pytest.mark.parametrize(
     ("select", "written"),
     [
-        ("O.id AS x FROM {}", 'items ARRAY<ROW("a b" DOUBLE)>'),
+        ("O.id AS x FROM {}", "items ARRAY<ROW(\"a b\" DOUBLE FROM 'a[0]')>"),
         ("I.sku AS x FROM {}", "items ARRAY<ROW(sku STRING)>"),
         ("sku AS x, I.qty AS y FROM {}", "items ARRAY<ROW(qty BIGINT, sku STRING)>"),
-        ("I.* FROM {}", 'items ARRAY<ROW(sku STRING, qty BIGINT, "a b" DOUBLE)>'),
-        ("* FROM {}", 'items ARRAY<ROW(sku STRING, qty BIGINT, "a b" DOUBLE)>'),
-        ("I.a AS x FROM {} (a, b, c)", 'items ARRAY<ROW(sku STRING, qty BIGINT, "a b" DOUBLE)>'),
+        ("I.* FROM {}", "items ARRAY<ROW(sku STRING, qty BIGINT, \"a b\" DOUBLE FROM 'a[0]')>"),
+        ("* FROM {}", "items ARRAY<ROW(sku STRING, qty BIGINT, \"a b\" DOUBLE FROM 'a[0]')>"),
+        ("I.a AS x FROM {} (a, b, c)", "items ARRAY<ROW(sku STRING, qty BIGINT, \"a b\" DOUBLE FROM 'a[0]')>"),
     ],
 )
 def test_arrays_that_are_unnested_are_written(select: str, written: str) -> None:
@@ -192,6 +194,8 @@ def test_arrays_of_a_schema() -> None:
             {"name": "sku", "type": "string"},
             {"name": "qty", "type": ["null", "int"]},
             {"name": "more", "type": {"type": "map", "values": "int"}},
+            {"name": "from", "type": {"type": "record", "name": "F", "fields": [{"name": "city", "type": "string"}]}},
+            {"name": "parts", "type": {"type": "array", "items": "I"}},
             {"name": "_ordinal", "type": "long"}]}]}]},
         {"name": "labels", "type": {"type": "record", "name": "L", "fields": [
             {"name": "tags", "type": {"type": "array", "items": "string"}}]}},
@@ -200,8 +204,9 @@ def test_arrays_of_a_schema() -> None:
         {"name": "id", "type": "long"}]}"""
     )
     assert [field.name for field in columns_of(schema)] == ["id"]
+    city = Field("from_city", Type.STRING, ("from", "city"))
     assert arrays_of(schema) == [
-        Array("items", (Field("sku", Type.STRING), Field("qty", Type.BIGINT)), rows=True),
+        Array("items", (Field("sku", Type.STRING), Field("qty", Type.BIGINT), city), rows=True),
         Array("labels_tags", (Field("value", Type.STRING),), rows=False, path=("labels", "tags")),
     ]
 
@@ -214,9 +219,11 @@ def test_arrays_of_a_json_schema() -> None:
         "any": {"type": "array"},
         "deep": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}}},
       "definitions": {"item": {"type": "object", "properties": {
-        "at": {"type": "string", "format": "date-time"}, "list": {"type": "array"}}}}}"""
+        "at": {"type": "string", "format": "date-time"}, "list": {"type": "array"},
+        "parts": {"type": "array", "items": {"$ref": "#/definitions/item"}},
+        "from": {"type": "object", "properties": {"city": {"type": "string"}}}}}}}"""
     assert columns_of_json_schema(text) == [Field("id", Type.BIGINT)]
     assert arrays_of_json_schema(text) == [
-        Array("items", (Field("at", Type.TIMESTAMP),), rows=True),
+        Array("items", (Field("at", Type.TIMESTAMP), Field("from_city", Type.STRING, ("from", "city"))), rows=True),
         Array("labels_tags", (Field("value", Type.STRING),), rows=False, path=("labels", "tags")),
     ]

@@ -127,11 +127,12 @@ def _array(name: str, place: Path, field: Any, rng: Random) -> Array:
         rows = not rows
     if not rows:
         return Array(name, (Field("value", _fitting(field, rng)),), False, place)
-    inside = (
-        [] if message is None else [one for one in message.fields if one.message_type is None and not one.is_repeated]
-    )
+    inside: list[tuple[Path, Any]] = []
+    if message is not None:
+        plain._paths(message, (), inside, 0)
+    inside = [(path, one) for path, one in inside if one is not None and one.message_type is None]
     chosen = rng.sample(inside, min(len(inside), rng.randint(1, 3)))
-    fields = [Field(one.name, _fitting(one, rng)) for one in chosen]
+    fields = [Field(".".join(map(str, path)), _fitting(one, rng), path) for path, one in chosen]
     return Array(name, (*fields, Field("absent", Type.STRING))[: rng.choice([len(fields) or 1, 4])], True, place)
 
 
@@ -233,7 +234,13 @@ ORDER = """
         name: "Item"
         field { name: "sku" number: 1 type: TYPE_STRING }
         field { name: "qty" number: 2 type: TYPE_INT32 proto3_optional: true oneof_index: 0 }
+        field { name: "parts" number: 3 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".shop.Order.Item" }
+        field { name: "town" number: 4 type: TYPE_MESSAGE type_name: ".shop.Order.Town" }
         oneof_decl { name: "_qty" }
+      }
+      nested_type {
+        name: "Town"
+        field { name: "name" number: 1 type: TYPE_STRING }
       }
       nested_type {
         name: "CountsEntry" options { map_entry: true }
@@ -347,7 +354,7 @@ def test_what_a_schema_does_not_have() -> None:
 def test_arrays_of_a_schema() -> None:
     assert [field.name for field in columns.columns_of(ORDER_TYPE)] == ["id", "note"]
     assert columns.arrays_of(ORDER_TYPE) == [
-        ITEMS,
+        Array("items", (*ITEMS.fields, Field("town_name", Type.STRING, ("town", "name"))), rows=True),
         scalars("sizes", Type.BIGINT),
         scalars("loose", Type.BIGINT),
         scalars("weights", Type.DOUBLE),
