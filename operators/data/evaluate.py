@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.columns import DTYPES, Column, Mask, numbers_of
+from schemas.columns import DTYPES, Batch, Column, Mask, numbers_of
 from schemas.nested.json_values import json_values
 from schemas.query import (
     And,
@@ -42,6 +42,17 @@ Valid = Mask | np.bool_ | bool | None
 
 _INT_MIN = -(2**63)
 _TWO63 = 9223372036854775808.0
+
+
+def batch_reader(batch: Batch) -> Resolve:
+    """Return a function that reads columns of a source batch; `_ts` is its event time."""
+
+    def resolve(column: ColumnRef) -> Column:
+        if column.name == "_ts":
+            return Column(column.type, batch.ts)
+        return batch.columns[column.name]
+
+    return resolve
 
 
 def evaluate(expr: Expr, resolve: Resolve, n: int) -> Column:

@@ -20,9 +20,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from operators.aggregate.groups import Groups
-from operators.data.evaluate import evaluate
+from operators.data.evaluate import batch_reader, evaluate
 from operators.engine.intake import Intake
-from operators.engine.selection import batch_reader
 from operators.kernels.as_of import newest_before
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column, Mask

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from operators.data.evaluate import Resolve, holds
+from operators.data.evaluate import batch_reader, holds
 from operators.data.statistics import SourceStatistics
 from operators.data.tuples import Tuples
 from operators.plan.predicates import constants, selections
@@ -99,14 +99,3 @@ class SourceSelection:
 
 def _no_column(column: ColumnRef) -> Column:
     raise InvariantError(f"a constant predicate reads {column}")
-
-
-def batch_reader(batch: Batch) -> Resolve:
-    """Return a function that reads columns of a source batch; `_ts` is its event time."""
-
-    def resolve(column: ColumnRef) -> Column:
-        if column.name == "_ts":
-            return Column(column.type, batch.ts)
-        return batch.columns[column.name]
-
-    return resolve

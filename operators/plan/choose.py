@@ -23,14 +23,14 @@ from itertools import combinations
 
 import numpy as np
 
-from operators.data.evaluate import Resolve, holds
+from operators.data.evaluate import batch_reader, holds
 from operators.data.keys import column_words
 from operators.plan.equalities import equality_classes
 from operators.plan.plan import Join, Leaf, Plan, left_deep, postorder
 from operators.plan.predicates import conjuncts, selections
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError
-from schemas.query import ColumnRef, Compare, Expr, InList, IsNull, Like, Query, Stream, aliases_of, columns_of
+from schemas.query import Compare, Expr, InList, IsNull, Like, Query, Stream, aliases_of, columns_of
 
 MAX_EXHAUSTIVE_ALIASES = 9
 """Up to this many aliases every bushy tree is considered (3^9 splits)."""
@@ -99,22 +99,15 @@ def _observed(query: Query, samples: Mapping[str, Batch], declared: Statistics) 
         there = {"_ts", *batch.columns}
         for predicate in selections(query, source.alias):
             if all(column.name in there for column in columns_of(predicate)):
-                passed &= holds(predicate, _resolver(batch), len(batch))
+                passed &= holds(predicate, batch_reader(batch), len(batch))
         selected[source.alias] = max(float(passed.mean()), 0.5 / len(batch))
         for predicate in conjuncts(query):
             for column in columns_of(predicate):
                 key = (column.alias, column.name)
                 read = column.alias == source.alias and column.name in there
                 if read and key not in distinct and len(aliases_of(predicate)) > 1:
-                    distinct[key] = _distinct(_resolver(batch)(column))
+                    distinct[key] = _distinct(batch_reader(batch)(column))
     return Statistics(rates, distinct, selected, rows=rows)
-
-
-def _resolver(batch: Batch) -> Resolve:
-    def resolve(column: ColumnRef) -> Column:
-        return Column(column.type, batch.ts) if column.name == "_ts" else batch.columns[column.name]
-
-    return resolve
 
 
 def _distinct(column: Column) -> float:

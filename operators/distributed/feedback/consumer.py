@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from operators.data.evaluate import Resolve
+from operators.data.evaluate import Resolve, batch_reader
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import END
 from operators.distributed.feedback.kinds import EdgeKind, are_of_kinds, of_kinds
@@ -30,7 +30,6 @@ from operators.distributed.feedback.payoff import KindPayoff
 from operators.distributed.feedback.producer import NONE, over_own
 from operators.distributed.operator import CHANNEL, DistributedOperator, Edge
 from operators.engine.engine import Engine
-from operators.engine.selection import batch_reader
 from operators.feedback.blacklist import Blacklist
 from operators.feedback.signatures import Signatures
 from operators.feedback.stopwatch import Stopwatch
