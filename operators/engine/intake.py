@@ -105,27 +105,23 @@ class _Partition:
             self.chunks.append(_Chunk(kept, 0))
         return found, len(kept)
 
-    def _tuples(
-        self, batch: Batch, late: Mask, cut: int, floor: int, remembered: int | None
-    ) -> tuple[Batch, LateRows]:
+    def _tuples(self, batch: Batch, late: Mask, cut: int, floor: int, remembered: int | None) -> tuple[Batch, LateRows]:
         """Return the tuples that are taken, and which are late; `late` says which are so by the clock."""
         in_time = ~late
         if floor > 0:
             late &= batch.ts >= floor
             taken = in_time & (batch.ts >= floor)
         else:
-            taken = in_time.copy()
+            taken = in_time
         overtaken = taken & (batch.ts < cut)
         if overtaken.any():
             late |= overtaken
-            taken &= ~overtaken
+            taken = taken & ~overtaken
         if remembered is not None and remembered < floor:
-            taken |= in_time & (batch.ts >= remembered) & (batch.ts < floor)
+            taken = taken | in_time & (batch.ts >= remembered) & (batch.ts < floor)
         return batch if taken.all() else batch.take(taken), LateRows(late, overtaken)
 
-    def _versions(
-        self, batch: Batch, late: Mask, before: int, cut: int, floor: int | None
-    ) -> tuple[Batch, LateRows]:
+    def _versions(self, batch: Batch, late: Mask, before: int, cut: int, floor: int | None) -> tuple[Batch, LateRows]:
         """Return the versions of a table's rows with the times from which they hold, and which are late.
 
         A late version holds from its partition's watermark on; one that the task has overtaken, from the cut on. Where
