@@ -176,7 +176,7 @@ class Stream:
 
     @property
     def is_table(self) -> bool:
-        """Whether its records are versions of a table's rows."""
+        """Whether it is a table in a topic, whose records are versions of rows. `Source.is_table` asks of files."""
         return bool(self.primary_key)
 
     @property
@@ -291,7 +291,7 @@ class Source:
 
     @property
     def is_table(self) -> bool:
-        """Whether the source is a table."""
+        """Whether it is a table in a file. One in a topic has versions with event times, as tuples have (`Lookup`)."""
         return isinstance(self.stream, Table)
 
 
