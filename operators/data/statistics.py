@@ -213,7 +213,9 @@ class SpillStatistics:
 
     Attributes:
         strategy: chooses what to spill; FILES where nothing is spilled, since results must not come late.
-        used_bytes: memory taken by states and source tuples now.
+        used_bytes: memory taken by states and source tuples now, and by what cannot be spilled.
+        fixed_bytes: the part of it that cannot be spilled or be in a file: tables in topics, and what is remembered of
+            deduplicated streams. Where nothing is spilled, the rows of tables may be in files, so they are not in it.
         file_bytes: bytes of states and source tuples in mapped files now; more of the budget makes them fewer.
         spills: how often the budget was exceeded.
         spilled_groups: partition groups spilled; so for `spilled_tuples` and `spilled_bytes` (compressed).
@@ -241,6 +243,7 @@ class SpillStatistics:
     cleanup_s: float = 0.0
     longest_spill_s: float = 0.0
     longest_cleanup_s: float = 0.0
+    fixed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

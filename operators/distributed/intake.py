@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from operators.data.statistics import EngineStatistics, SourceStatistics
+from operators.data.statistics import FILES, EngineStatistics, SourceStatistics, SpillStatistics
 from operators.data.tuples import FOREVER
 from operators.data.watermark import END
 from operators.distributed.rows_windows import counted_windows
 from operators.engine.intake import Intake, IntakeMethods, LateRows
 from operators.engine.lookups import TableLookups
+from operators.spill.spilling import MemoryBudget
 from operators.state.sources import HORIZON, horizons_of, life_of
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
@@ -40,11 +41,12 @@ class SourceIntake(IntakeMethods):
         clock: seconds, for reported times of processing.
         former: in a handover, the event time that the former plan's task had reached; 0 otherwise. What ends before it
             is in no result.
+        budget: of this and other tasks. Tables and what is remembered of deduplicated streams count against it.
 
     Attributes:
         hold, load: as of `operators.engine.engine.Engine`; both without effect.
         numbers: per stream that is counted, how many tuples have been numbered.
-        spills: False: an intake has no memory budget.
+        spills: False: no result comes late because of an intake.
     """
 
     spills = False
@@ -57,6 +59,7 @@ class SourceIntake(IntakeMethods):
         numbers: Sequence[int] = (),
         clock: Callable[[], float] = lambda: 0.0,
         former: int = 0,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self._intake = Intake(query.streams(), partitions)
         self.hold = END
@@ -87,6 +90,8 @@ class SourceIntake(IntakeMethods):
         self._input_tuples = {stream.name: 0 for stream in query.streams()}
         self._results = 0
         self._peak_bytes = 0
+        self._budget = budget
+        self._share = None if budget is None or budget.shared is None else budget.shared.enter()
 
     def push(
         self,
@@ -116,6 +121,8 @@ class SourceIntake(IntakeMethods):
         if cut <= self.cut:
             return {}
         batches = self._lookups.look_up(self._intake.take(cut))
+        if self._share is not None:
+            self._share.hold(self._used_bytes())
         if self._counted:
             self._number(batches)
         if cut == resumed_at:
@@ -180,6 +187,14 @@ class SourceIntake(IntakeMethods):
             bound = min(bound, int(newest[0][max(self._known[stream] - size, 0)]))
         return bound
 
+    def _used_bytes(self) -> int:
+        return self._lookups.used_bytes() + self._intake.repeats_bytes()
+
+    def leave_budget(self) -> None:
+        """The engine is not used any more: what it has no longer counts against a budget that it shares."""
+        if self._share is not None:
+            self._share.leave()
+
     @property
     def complete(self) -> int:
         """The event time before which no results are pending: `cut`."""
@@ -210,4 +225,11 @@ class SourceIntake(IntakeMethods):
             busy_s=self._busy_s,
             sources=tuple(SourceStatistics(name, name, count, count, 0, 0.0) for name, count in taken.items()),
             deduplicated=self._intake.repeats,
+            spill=self._spill_statistics(),
         )
+
+    def _spill_statistics(self) -> SpillStatistics | None:
+        if self._budget is None:
+            return None
+        strategy, used = FILES if self._budget.in_time else self._budget.strategy, self._used_bytes()
+        return SpillStatistics(strategy, self._budget.limit_bytes, used_bytes=used, fixed_bytes=used)

@@ -1,4 +1,4 @@
-"""The memory budget of the joins of a distributed query. Entries: `task_budget`, `traces_results`."""
+"""The memory budget of the tasks of a distributed query. Entries: `task_budget`, `traces_results`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def task_budget(query: Query, budget: MemoryBudget, *, feedback: bool) -> Memory
         query: the whole query.
         budget: as the user gave it.
         feedback: whether tasks report to each other what they do not demand. A task could not keep back a tuple that it
-            has spilled.
+            has spilled. Nor could a set difference take back what it has put out.
     """
-    if feedback:
+    if feedback or query.subtracted:
         return replace(budget, in_time=True)
     if query.aggregation is not None:
         return for_aggregates(budget, min(map(life_of, query.sources)))

@@ -131,6 +131,7 @@ class Engine(IntakeMethods):
             used to choose a migration strategy.
         hold: tuples that had not expired before this event time are kept, even if the task has passed it; END for no
             such limit.
+        beside_bytes: bytes outside the engine that count against its budget, set by the caller.
         on_push: called with the stream and the batch of all tuples taken in; None for no call.
         kept_back: tuples that feedback between distributed operators keeps back from the states.
         durable: True if `checkpoint` will be called: source tuples that leave memory are kept for it until then.
@@ -176,6 +177,7 @@ class Engine(IntakeMethods):
         self._clock = clock
         self.load = 0.0
         self.hold = END
+        self.beside_bytes = 0
         self.on_push: Callable[[str, Batch], None] | None = None
         self.kept_back: Sequence[Blacklist] = ()
         self._executor: Executor = executor_of(executor, self._sources, self.plan, statistics)
@@ -190,10 +192,12 @@ class Engine(IntakeMethods):
                 rings = None if budget.shared is None else budget.shared.rings
                 self._memory = RingMemory(budget.limit_bytes, blocks.map_file, rings)
             elif self._aggregator is None:
-                self._spills = PlanSpilling(budget, blocks, clock, productivity=productivity)
+                self._spills = PlanSpilling(budget, blocks, clock, productivity=productivity, fixed=self._fixed_bytes)
             else:
                 waiting = for_aggregates(budget, min(self._sources.life.values()))
-                self._spills = PlanSpilling(waiting, blocks, clock, self._aggregator.enter_late)
+                self._spills = PlanSpilling(
+                    waiting, blocks, clock, self._aggregator.enter_late, fixed=self._fixed_bytes
+                )
         self._detector = detector
         self._feedback: Feedback | None = None
         self._former_edges: tuple[EdgeStatistics, ...] = ()
@@ -446,7 +450,8 @@ class Engine(IntakeMethods):
     def take_versions(self) -> int:
         """In a replay behind a snapshot: let the versions of tables' rows before `cut` hold that have been read; return
         how many."""
-        return self._lookups.take_versions(self._intake, self.cut)
+        with self._rings():
+            return self._lookups.take_versions(self._intake, self.cut)
 
     def _stops(self, begin: int, cut: int) -> list[int]:
         """Return the event times at which slices must end, since an action is due between two slices; last the cut."""
@@ -525,6 +530,8 @@ class Engine(IntakeMethods):
 
     def _purge(self, cut: int) -> None:
         """Drop entries that no tuple with ts >= `cut` can meet, and spill state beyond the memory budget."""
+        if self._memory is not None:
+            self._memory.fixed_bytes = self._fixed_bytes()
         if self._numbered is not None:
             self._numbered.purge(self._executor, self.kept_back, self._needed_from(cut))
         if self._spills is None or self._spills.active is None:
@@ -558,6 +565,11 @@ class Engine(IntakeMethods):
         beside = 0 if self._feedback is None else self._feedback.size_bytes()
         beside += self._intake.repeats_bytes() + self._lookups.size_bytes()
         return executor.size_bytes() + self._sources.size_bytes() + above + beside
+
+    def _fixed_bytes(self) -> int:
+        """Return the bytes that count against the budget and can neither be spilled nor be in files."""
+        tables = self._lookups.used_bytes() if self._memory is None else self._lookups.keys_bytes()
+        return tables + self._intake.repeats_bytes() + self.beside_bytes
 
     def _nothing(self) -> Batch:
         """Return no results."""
@@ -635,6 +647,8 @@ class Engine(IntakeMethods):
         """The engine is not used any more: what it has no longer counts against a budget that it shares."""
         if self._spills is not None:
             self._spills.close()
+        if self._memory is not None:
+            self._memory.fixed_bytes = 0
 
     def play_spills(self, events: Sequence[SpillEvent], until: int) -> None:
         """Repeat exactly these events of spilled state up to the event time `until`.
@@ -785,7 +799,13 @@ class Engine(IntakeMethods):
     def _spill_statistics(self) -> SpillStatistics | None:
         if self._memory is not None:
             memory = self._memory
-            return SpillStatistics(FILES, memory.limit_bytes, memory.in_memory, memory.in_files)
+            return SpillStatistics(
+                FILES,
+                memory.limit_bytes,
+                used_bytes=memory.in_memory,
+                file_bytes=memory.in_files,
+                fixed_bytes=memory.fixed_bytes,
+            )
         return None if self._spills is None else self._spills.statistics()
 
     def _span_ms(self) -> int:

@@ -128,7 +128,15 @@ class VersionedTable:
 
     def size_bytes(self) -> int:
         """Return the bytes of its arrays."""
-        return self._store.size_bytes() + self._keys.size_bytes() + self._newest.nbytes
+        return self._store.size_bytes() + self.keys_bytes()
+
+    def used_bytes(self) -> int:
+        """Return the bytes of memory that it has used of its arrays."""
+        return self._store.touched_bytes() + self.keys_bytes()
+
+    def keys_bytes(self) -> int:
+        """Return the bytes by which it finds rows, without the rows."""
+        return self._keys.size_bytes() + self._newest.nbytes
 
 
 def _writable(ts: I64) -> I64:
@@ -225,6 +233,14 @@ class TableLookups:
     def size_bytes(self) -> int:
         """Return the bytes of all tables."""
         return sum(table.size_bytes() for table in self._tables.values())
+
+    def used_bytes(self) -> int:
+        """Return the bytes of memory that all tables have used."""
+        return sum(table.used_bytes() for table in self._tables.values())
+
+    def keys_bytes(self) -> int:
+        """Return the bytes by which rows are found in all tables, without the rows."""
+        return sum(table.keys_bytes() for table in self._tables.values())
 
 
 def _read_of(query: Query) -> set[tuple[str, str]]:

@@ -183,11 +183,14 @@ class Analysis:
             return []
         used, budget = (sum(getattr(task, name) for task in tasks) for name in ("used_bytes", "budget_bytes"))
         total = {name: sum(getattr(task, name) for task in tasks) for name in _SPILL_COUNTS}
+        memory = f"memory {format_size(used)} of {format_size(budget)}"
+        if total["fixed_bytes"]:
+            memory += f", of which {format_size(total['fixed_bytes'])} cannot be spilled"
         if all(task.strategy == FILES for task in tasks):
-            return [f"memory {format_size(used)} of {format_size(budget)}; {format_size(total['file_bytes'])} in files"]
+            return [f"{memory}; {format_size(total['file_bytes'])} in files"]
         pending = f"results of at most {total['owed']:,} pairs are pending" if total["owed"] else "nothing is pending"
         return [
-            f"memory {format_size(used)} of {format_size(budget)}; {total['spills']:,} spills of "
+            f"{memory}; {total['spills']:,} spills of "
             f"{total['spilled_groups']:,} groups by {tasks[0].strategy}, the longest "
             f"{seconds(max(task.longest_spill_s for task in tasks))}; {total['on_disk_tuples']:,} tuples on disk now, "
             f"{pending}; {total['cleanups']:,} cleanups in {seconds(sum(task.cleanup_s for task in tasks))} found "
@@ -195,7 +198,16 @@ class Analysis:
         ]
 
 
-_SPILL_COUNTS = ("file_bytes", "spills", "spilled_groups", "on_disk_tuples", "owed", "cleanups", "cleanup_results")
+_SPILL_COUNTS = (
+    "file_bytes",
+    "fixed_bytes",
+    "spills",
+    "spilled_groups",
+    "on_disk_tuples",
+    "owed",
+    "cleanups",
+    "cleanup_results",
+)
 
 _EDGE_COUNTS = ("demanded", "late", "suppressed", "kept_back")
 

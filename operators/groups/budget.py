@@ -45,7 +45,7 @@ class GroupBudget:
         executor: the operator over them.
         make: makes an operator over other stores, for cleanup.
         output: turns late results of a query into its output.
-        used_bytes: returns the memory that counts against the limit.
+        used_bytes: returns the memory of the operator and its stores.
         clock: in seconds.
 
     Attributes:
@@ -68,11 +68,19 @@ class GroupBudget:
         self._sources = sources
         self._executor = executor
         self._make = make
-        self._used_bytes = used_bytes
+        self._of_operator = used_bytes
         self._clock = clock
         self._steps = GroupCleanupSteps(spill, self._join, output)
         self.spans: dict[str, tuple[int, int]] = {}
         self.comparisons = self.peak_bytes = 0
+
+    def count_beside(self, size_bytes: int) -> None:
+        """Set the bytes outside the operator that count against the limit, and cannot be spilled."""
+        self._spill.beside_bytes = size_bytes
+
+    def _used_bytes(self) -> int:
+        """The memory that counts against the limit."""
+        return self._of_operator() + self._spill.beside_bytes
 
     # --- Between slices -----------------------------------------------------------------------------------
 
@@ -231,4 +239,5 @@ class GroupBudget:
             cleanup_s=done.cleanup_s,
             longest_spill_s=done.longest_spill_s,
             longest_cleanup_s=done.longest_cleanup_s,
+            fixed_bytes=spill.beside_bytes,
         )

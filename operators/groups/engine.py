@@ -86,6 +86,10 @@ class QueryRunner(Protocol):
         """The smallest ts whose tuples of the stream some window still needs; None where no query reads it."""
         ...
 
+    def count_beside(self, size_bytes: int) -> None:
+        """Set the bytes outside the runner that count against its budget, and cannot be spilled."""
+        ...
+
     def statistics(self) -> RunnerStatistics:
         """Counters and sizes as of now."""
         ...
@@ -303,6 +307,7 @@ class GroupEngine(IntakeMethods):
             return found
         self._lookups.change([query for runner in self.runners for query in runner.queries])
         epoch = self._lookups.look_up(self._intake.take(cut))
+        self._divide_fixed()
         for runner in self.runners:
             found |= runner.process(epoch, cut)
         for stream in self._intake.streams:
@@ -311,6 +316,14 @@ class GroupEngine(IntakeMethods):
                 self._intake.forget(stream.name, reach)
         self._remove_finished()
         return found
+
+    def _divide_fixed(self) -> None:
+        """Count the tables and what is remembered of deduplicated streams, which are all queries', against the budgets
+        of the runners: a part for each query."""
+        size = self._lookups.used_bytes() + self._intake.repeats_bytes()
+        queries = max(sum(len(runner.names) for runner in self.runners), 1)
+        for runner in self.runners:
+            runner.count_beside(size * len(runner.names) // queries)
 
     def take_versions(self) -> int:
         """See `Engine.take_versions`."""

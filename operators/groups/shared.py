@@ -107,7 +107,7 @@ class SharedQueries:
         self._regroup(group)
         self._load(tables or {})
         if spill is not None:
-            spill.fixed_bytes = self._used_bytes()
+            spill.own_bytes = self._used_bytes()
 
     def _regroup(self, group: QueryGroup) -> None:
         """Update everything that depends on the set of queries."""
@@ -358,13 +358,18 @@ class SharedQueries:
         """Events up to this time need not be replayed."""
         return self._cut if self._budget is None else self._budget.needed_from(self._cut)
 
+    def count_beside(self, size_bytes: int) -> None:
+        """Set the bytes outside the operator that count against the budget, and cannot be spilled."""
+        if self._budget is not None:
+            self._budget.count_beside(size_bytes)
+
     def _size_bytes(self) -> int:
         above = sum(aggregate.size_bytes() for aggregate in self._aggregated.values())
         return self._executor.size_bytes() + self._sources.size_bytes() + above
 
     def _used_bytes(self) -> int:
-        """The memory that counts against a budget. Aggregates do not: with a budget, aggregate queries are
-        standalone."""
+        """The memory of the operator that counts against a budget. Aggregates do not: with a budget, aggregate queries
+        are standalone."""
         return self._executor.touched_bytes() + self._sources.touched_bytes()
 
     def statistics(self) -> RunnerStatistics:

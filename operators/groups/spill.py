@@ -70,17 +70,18 @@ class GroupSpill:
     """The tuples that a shared operator has on disk.
 
     Args:
-        limit_bytes: of the operator and its stores.
+        limit_bytes: of the operator, its stores, and what counts beside them.
 
     Attributes:
-        fixed_bytes: memory of the operator and its stores without tuples of streams.
+        own_bytes: memory of the operator and its stores without tuples of streams.
+        beside_bytes: memory outside the operator that counts against the limit.
         counters: totals so far.
         cleaned_to: all results before this have been delivered; None while nothing is on disk.
     """
 
     def __init__(self, limit_bytes: int, blocks: BlockStore) -> None:
         self.limit_bytes = limit_bytes
-        self.fixed_bytes = 0
+        self.own_bytes = self.beside_bytes = 0
         self.counters = GroupSpillCounters()
         self.cleaned_to: InputPosition | None = None
         self._writer = PieceWriter(blocks)
@@ -94,6 +95,11 @@ class GroupSpill:
         # The events of an earlier incarnation that are not replayed yet, and the event time where they end.
         self._replay: deque[SpillEvent] = deque()
         self._replay_until = -FOREVER
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The memory that counts against the limit without tuples of streams."""
+        return self.own_bytes + self.beside_bytes
 
     # --- Spilling ---------------------------------------------------------------------------------------
 
@@ -205,9 +211,7 @@ class GroupSpill:
         since = -FOREVER if self.cleaned_to is None else self.cleaned_to.ts
         return self._spilled_until[-1].ts if self._spilled_until and self._spilled_until[-1].ts > since else cut
 
-    def next_cleanup(
-        self, queries: CleanupQueries, sources: GroupSources, cut: int, end: int
-    ) -> GroupCleanup | None:
+    def next_cleanup(self, queries: CleanupQueries, sources: GroupSources, cut: int, end: int) -> GroupCleanup | None:
         """The cleanup of the next pending results before `end`. It ends where spilled tuples end, after enough of them
         to fill blocks, or at `end`. None where nothing is pending.
 

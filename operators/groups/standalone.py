@@ -81,6 +81,10 @@ class StandaloneQuery:
         """The smallest ts whose tuples of the stream the query still needs; None where it does not read it."""
         return self.engine.horizon(stream) if stream in self._streams else None
 
+    def count_beside(self, size_bytes: int) -> None:
+        """Set the bytes outside the engine that count against its budget."""
+        self.engine.beside_bytes = size_bytes
+
     def statistics(self) -> RunnerStatistics:
         """Counters and sizes as of now."""
         own = self.engine.statistics()

@@ -67,11 +67,22 @@ class RingMemory:
         self._rings = {} if rings is None else rings
         self._in_memory: dict[int, int] = {}
         self._in_files: dict[int, int] = {}
+        self._fixed = next(_NUMBERS)
+        weakref.finalize(self, self._rings.pop, self._fixed, None).atexit = False
 
     @property
     def in_memory(self) -> int:
-        """Bytes of this engine's rings in memory, unused capacity included."""
+        """Bytes of this engine's rings in memory, unused capacity included, and its fixed bytes."""
         return _total(self._in_memory)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of this engine that are in no ring, and so cannot be in a file; they count against the limit."""
+        return self._in_memory.get(self._fixed, 0)
+
+    @fixed_bytes.setter
+    def fixed_bytes(self, size: int) -> None:
+        self._rings[self._fixed] = self._in_memory[self._fixed] = size
 
     @property
     def in_files(self) -> int:

@@ -51,7 +51,7 @@ class PlanSpilling:
     Args:
         clock: seconds.
         consume: see `operators.spill.cleanup.by_join.PlanCleanup`.
-        productivity: see `StateSpiller`.
+        productivity, fixed: see `StateSpiller`.
 
     Attributes:
         pending_replay: events of an earlier incarnation. Up to their end they decide what happens, instead of the
@@ -66,8 +66,10 @@ class PlanSpilling:
         clock: Callable[[], float],
         consume: ConsumeResults | None = None,
         productivity: MakeProductivity | None = None,
+        fixed: Callable[[], int] = int,
     ) -> None:
         self._budget = budget
+        self._fixed = fixed
         self._consume = consume
         self._productivity = productivity
         self._blocks = blocks
@@ -260,6 +262,7 @@ class PlanSpilling:
                 delivered=delivered,
                 consume=self._consume,
                 productivity=self._productivity,
+                fixed=self._fixed,
             )
             self._limit_purges()
 
@@ -361,7 +364,7 @@ class PlanSpilling:
         return SpillStatistics(
             strategy=self._budget.strategy,
             budget_bytes=self._budget.limit_bytes,
-            used_bytes=0 if self.active is None else self.active.used_bytes(),
+            used_bytes=self._fixed() if self.active is None else self.active.used_bytes(),
             spills=counters.spills,
             spilled_groups=counters.spilled_groups,
             spilled_tuples=counters.spilled_tuples,
@@ -373,6 +376,7 @@ class PlanSpilling:
             cleanup_s=counters.cleanup_s,
             longest_spill_s=counters.longest_spill_s,
             longest_cleanup_s=counters.longest_cleanup_s,
+            fixed_bytes=self._fixed(),
         )
 
 

@@ -64,7 +64,7 @@ class MemoryBudget:
     """The memory that a task may use, and how it stays within it.
 
     Attributes:
-        limit_bytes: of all states and source tuples.
+        limit_bytes: of all states and source tuples, and of what cannot be spilled.
         strategy: chooses the groups to spill: one of `operators.spill.strategies.STRATEGIES`.
         groups: partition groups per join.
         due_rows: see DUE_ROWS.
@@ -95,6 +95,7 @@ class StateSpiller:
         delivered: results before this event time were delivered under an earlier plan.
         consume: see `PlanCleanup`.
         productivity: makes the counts; None for those of a plan whose joins are all in this task.
+        fixed: returns the bytes that count against the budget and cannot be spilled.
 
     Attributes:
         counters: shared with the spillers of earlier and later plans.
@@ -112,8 +113,10 @@ class StateSpiller:
         delivered: int = FAR_PAST,
         consume: ConsumeResults | None = None,
         productivity: MakeProductivity | None = None,
+        fixed: Callable[[], int] = int,
     ) -> None:
         self._on_event = on_event
+        self._fixed = fixed
         self._sources = tree.sources
         self._budget = budget
         self._blocks = blocks
@@ -194,10 +197,10 @@ class StateSpiller:
         self._ledger.input_complete = ts
 
     def used_bytes(self) -> int:
-        """Memory that the states, the stores and the chunks on their way to disk use now."""
+        """Memory that the states, the stores, the chunks on their way to disk, and what cannot be spilled use now."""
         states = sum(state.touched_bytes() for join in self._joins for state in join.states)
         stores = sum(store.touched_bytes() for store in self._sources.stores.values())
-        return states + stores + self._eviction.waiting_bytes
+        return states + stores + self._eviction.waiting_bytes + self._fixed()
 
     def purge(self, cut: int, *, clean: bool = True) -> None:
         """Drop what no tuple with ts >= cut can match, when everything before it has been processed. Entries with

@@ -8,6 +8,8 @@ when it is their turn. If the budget itself is exceeded, a task does not wait fo
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from operators.kernels.hashing import F64
@@ -25,8 +27,9 @@ class WorkerMemory:
 
     Attributes:
         limit_bytes: as above.
-        rings: for tasks that spill nothing, the bytes of each ring in memory (`operators.kernels.pages.RingMemory`).
-            Such tasks and those that spill do not share a worker: either all results of a query may come late, or none.
+        rings: for tasks that keep state in files, the bytes of each ring in memory
+            (`operators.kernels.pages.RingMemory`), and by negative numbers what tasks hold (`MemoryShare.hold`). Such
+            tasks and those that spill do not share a worker: either all results of a query may come late, or none.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -43,6 +46,7 @@ class WorkerMemory:
     def leave(self, share: MemoryShare) -> None:
         """A task has ended; it may have left before."""
         self._shares.pop(share, None)
+        self.rings.pop(share.number, None)
 
     def used_bytes(self) -> int:
         """Return what all tasks use, as of the last time that each looked."""
@@ -53,18 +57,28 @@ class WorkerMemory:
         return [own.candidates, *(share.candidates for share in list(self._shares) if share is not own)]
 
 
+_NUMBERS = itertools.count(1)
+"""Of all shares."""
+
+
 class MemoryShare:
     """One task's part in a `WorkerMemory`; used by its thread, except for the attributes.
 
     Attributes:
+        number: among the rings, that of what the task holds.
         used_bytes: what the task uses.
         candidates: scores and sizes of the groups that it could spill; the lowest scores leave first.
     """
 
     def __init__(self, memory: WorkerMemory) -> None:
         self.memory = memory
+        self.number = -next(_NUMBERS)
         self.used_bytes = 0
         self.candidates: tuple[F64, I64] = (np.zeros(0), np.zeros(0, np.int64))
+
+    def hold(self, size_bytes: int) -> None:
+        """The task uses so much, and none of it can be spilled or be in a file."""
+        self.used_bytes = self.memory.rings[self.number] = size_bytes
 
     def part_of(self, wanted_bytes: int) -> int:
         """Return how many of the bytes that should leave, over all tasks, are this task's.

@@ -80,7 +80,8 @@ class WorkerMetrics:
         )
         self.suppressed = gauge("feedback_suppressed_results", "Intermediate results not produced, estimated.")
         self.kept_back = gauge("feedback_kept_back_tuples", "Tuples kept back until a join can use them.")
-        self.memory_used = gauge("memory_used_bytes", "Bytes that tuples and states take of the memory budget.")
+        self.memory_used = gauge("memory_used_bytes", "Bytes that count against the memory budget.")
+        self.memory_fixed = gauge("memory_fixed_bytes", "Those of them that cannot be spilled.")
         self.memory_budget = gauge("memory_budget_bytes", "The memory budget.")
         self.memory_files = gauge("memory_file_bytes", "Bytes of state beyond the memory budget, kept in files.")
         self.spills = counter("spills", "Times that the memory budget was exceeded.")
@@ -195,6 +196,7 @@ class TaskMetrics:
         worker, before = self._worker, self._spilled
         for gauge, value in (
             (worker.memory_used, found.used_bytes),
+            (worker.memory_fixed, found.fixed_bytes),
             (worker.memory_budget, found.budget_bytes),
             (worker.memory_files, found.file_bytes),
             (worker.spilled_tuples, found.on_disk_tuples),
@@ -248,6 +250,7 @@ class TaskMetrics:
             worker.suppressed,
             worker.kept_back,
             worker.memory_used,
+            worker.memory_fixed,
             worker.memory_budget,
             worker.memory_files,
             worker.spilled_tuples,

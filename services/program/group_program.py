@@ -16,6 +16,7 @@ from services.formats.encoders import Encoders
 from services.process.metrics import TaskMetrics
 from services.program.group_members import GroupMembers
 from services.program.result_output import encode_pieces
+from services.spill.budget import FixedMemoryLog
 
 
 class GroupProgram:
@@ -43,6 +44,7 @@ class GroupProgram:
         self._members = members
         self._encoders = encoders
         self._publish = publish
+        self._fixed_log = FixedMemoryLog()
         self._found: dict[str, Batch] = {}
 
     def advance(self, cut: int) -> bool:
@@ -80,6 +82,7 @@ class GroupProgram:
         self.pending_pairs = 0 if found.spill is None else found.spill.owed
         if found.spill is not None:
             metrics.spill(found.spill)
+            self._fixed_log.look(found.spill)
         self._publish(found)
         return found.busy_s
 

@@ -16,6 +16,7 @@ from services.delivery.epoch_output import BlockRecord
 from services.placement.distributed import Part
 from services.process.metrics import TaskMetrics
 from services.program.result_output import BlockEncoder
+from services.spill.budget import FixedMemoryLog
 from services.task.program import TaskChanges
 
 
@@ -42,6 +43,7 @@ class IntakeProgram:
         self.engine = engine
         self._changes = changes
         self._publish = publish
+        self._fixed_log = FixedMemoryLog()
         self._found: dict[str, Batch] = {}
         query = part.operator.query
         routes: dict[str, list[EdgeWriter]] = {}
@@ -82,5 +84,8 @@ class IntakeProgram:
         metrics.state_tuples.set(0)
         metrics.state_bytes.set(found.state_bytes)
         metrics.pending.set(found.pending_tuples)
+        if found.spill is not None:
+            metrics.spill(found.spill)
+            self._fixed_log.look(found.spill)
         self._publish(found, self._changes.version)
         return found.busy_s

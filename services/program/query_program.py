@@ -17,6 +17,7 @@ from services.delivery.epoch_output import BlockRecord
 from services.process.metrics import TaskMetrics
 from services.program.migrations import PlanChanges
 from services.program.result_output import encoder_of
+from services.spill.budget import FixedMemoryLog
 from services.task.spec import TaskSpec
 
 HOT_S = 10.0
@@ -49,6 +50,7 @@ class QueryProgram:
         self.pending_pairs = 0
         self._changes = changes
         self._publish = publish
+        self._fixed_log = FixedMemoryLog()
         self._found: Batch | None = None
         self._hot_s = time.monotonic()
         nothing = engine.advance(0)
@@ -110,5 +112,6 @@ class QueryProgram:
         if found.spill is not None:
             self.pending_pairs = found.spill.owed
             metrics.spill(found.spill)
+            self._fixed_log.look(found.spill)
         self._publish(found, self._changes.version)
         return found.busy_s

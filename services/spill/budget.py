@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from operators.data.statistics import SpillStatistics
 from operators.spill.plan_spilling import TUPLE_BYTES
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY, strategy_of
 from schemas.errors import UsageError
 from schemas.sizes import parse_size
 from services.process import memory as memory_use
+from services.process.logs import get_log
 from services.spill import backlog as backlogs
 from services.spill.block_store import SpillStore
 
@@ -56,6 +58,28 @@ def budget_of(memory: str | None, strategy: str | None, folder: Path | None) -> 
     if strategy is not None:
         strategy_of(strategy)
     return MemoryBudget(limit, strategy or DEFAULT_STRATEGY)
+
+
+FIXED_SHARE = 0.5
+"""The log says so when what cannot be spilled takes more of the budget."""
+
+
+class FixedMemoryLog:
+    """Logs, once, that what cannot be spilled takes most of a task's memory budget."""
+
+    def __init__(self) -> None:
+        self._logged = False
+
+    def look(self, found: SpillStatistics) -> None:
+        """Look at the memory of now."""
+        if not self._logged and found.fixed_bytes > FIXED_SHARE * found.budget_bytes:
+            self._logged = True
+            get_log("spill").warning(
+                "tables in topics, and what is remembered of deduplicated streams, take most of the memory budget and "
+                "cannot be spilled; give more with --memory",
+                memory_bytes=found.budget_bytes,
+                fixed_bytes=found.fixed_bytes,
+            )
 
 
 def waiting_tuples(budget: MemoryBudget) -> int:

@@ -104,6 +104,10 @@ class TaskEngine(Protocol):
         """Process all tuples with ts < cut."""
         ...
 
+    def leave_budget(self) -> None:
+        """The engine is not used any more."""
+        ...
+
 
 class SpillingEngine(Protocol):
     """An engine with a memory budget; see `operators.engine.engine.Engine` and `operators.groups.engine.GroupEngine`.
@@ -136,10 +140,6 @@ class SpillingEngine(Protocol):
 
     def spills_needed_from(self) -> int:
         """Event time up to which spill events need no replay."""
-        ...
-
-    def leave_budget(self) -> None:
-        """The engine is not used any more."""
         ...
 
 

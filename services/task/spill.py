@@ -209,7 +209,6 @@ class TaskSpill:
 
     def close(self) -> None:
         """Delete the blocks."""
-        self._engine.leave_budget()
         if self._link is not None:
             self._link.close()
         self._start.close()

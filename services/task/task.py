@@ -228,6 +228,7 @@ class Task:
     def _close(self) -> None:
         """Release all resources, even if one of them fails: the next task opens the same store."""
         with ExitStack() as resources:
+            resources.callback(self._context.engine.leave_budget)
             if self._context.spill is not None:
                 resources.callback(self._context.spill.close)
             if self._context.feedback is not None:

@@ -148,7 +148,10 @@ class OperatorTasks(TaskKind):
         recovery, lanes = start.recovery, make_lanes(start.spec, start.recovery, start.log)
         query, numbers = part.operator.query, recovery.numbers
         former = min((recovery.former[lane].message.cut for lane in lanes if lane in recovery.former), default=0)
-        engine = SourceIntake(query, partitions_of(lanes), recovery.cut, numbers, time.monotonic, former)
+        settings, budget = start.spec.settings, None
+        if settings.budget is not None:
+            budget = task_budget(self._whole.query, settings.budget, feedback=settings.jit)
+        engine = SourceIntake(query, partitions_of(lanes), recovery.cut, numbers, time.monotonic, former, budget)
         migrations = self._migrations(engine, start)
         program = IntakeProgram(part, engine, migrations, recovery.cut, self._publish(part, start))
         silence = self._silence(part, start, lanes)

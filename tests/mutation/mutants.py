@@ -27,6 +27,7 @@ from tests.mutation.autopilot import AUTOPILOT
 from tests.mutation.backlog import BACKLOG, SPILLING_BACKLOG
 from tests.mutation.distributed import PLACED
 from tests.mutation.feedback import FEEDBACK
+from tests.mutation.fixed_memory import FIXED_MEMORY
 from tests.mutation.groups import GROUPS
 from tests.mutation.juggler import JUGGLER, JUGGLER_FEEDBACK
 from tests.mutation.lookups import LOOKUPS
@@ -575,6 +576,7 @@ MUTANTS: list[Mutant] = [
     *(mutant for file, changes in JUGGLER_FEEDBACK.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in PLACED.items() for mutant in _of(file, *changes)),
+    *(mutant for file, changes in FIXED_MEMORY.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in LOOKUPS.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in REPEATS.items() for mutant in _of(file, *changes)),
     *(mutant for file, changes in SPILL.items() for mutant in _of(file, *changes)),

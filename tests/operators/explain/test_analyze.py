@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from operators.data.statistics import EngineStatistics, SpillStatistics
+from operators.data.statistics import FILES, EngineStatistics, SpillStatistics
 from operators.engine.engine import Engine
 from operators.explain.analyze import Observation, analyses
 from operators.plan.choose import Statistics, declared_statistics
@@ -126,6 +126,13 @@ def test_a_budget_shows_tuples_on_disk_and_pending_results() -> None:
     assert "results of at most 80 pairs are pending; 0 cleanups" in line
     (cleaned_up,) = analyses(THREE, [of(replace(now, spill=replace(spill, owed=0)))], declared_statistics(THREE))
     assert "nothing is pending" in "\n".join(cleaned_up.lines())
+    fixed = replace(spill, fixed_bytes=1 << 17)
+    for strategy, rest in (("bottom-up", "2 spills"), (FILES, "0 B in files")):
+        (found,) = analyses(
+            THREE, [of(replace(now, spill=replace(fixed, strategy=strategy)))], declared_statistics(THREE)
+        )
+        shown = f"memory 256 KiB of 1 MiB, of which 128 KiB cannot be spilled; {rest}"
+        assert any(line.startswith(shown) for line in found.lines())
 
 
 def test_a_migration_shows_both_plans_and_how_far_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from operators.data.statistics import EdgeStatistics, SpillStatistics
 from services.process.metrics import WorkerMetrics
@@ -40,8 +41,10 @@ def test_spills_are_counted_by_how_they_grow() -> None:
     metrics = WorkerMetrics("q")
     task = metrics.of("0")
     task.spill(SpillStatistics("bottom-up", 100, used_bytes=90, spills=2, spilled_groups=5, owed=7, cleanup_s=0.5))
-    task.spill(SpillStatistics("bottom-up", 100, used_bytes=40, spills=3, spilled_groups=9, owed=0, cleanup_s=2.0))
+    found = SpillStatistics("bottom-up", 100, used_bytes=40, spills=3, spilled_groups=9, owed=0, cleanup_s=2.0)
+    task.spill(replace(found, fixed_bytes=30))
     assert value(metrics, "memory_used_bytes") == 40
+    assert value(metrics, "memory_fixed_bytes") == 30
     assert value(metrics, "memory_budget_bytes") == 100
     assert value(metrics, "owed_pairs") == 0
     assert value(metrics, "spilled_groups_total") == 9
@@ -54,6 +57,7 @@ def test_spills_are_counted_by_how_they_grow() -> None:
     again.retire()
     assert "weir_owed_pairs{" not in metrics.page().decode()
     assert "weir_longest_cleanup_seconds{" not in metrics.page().decode()
+    assert "weir_memory_fixed_bytes{" not in metrics.page().decode()
     metrics.of("1").retire()
 
 
