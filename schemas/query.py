@@ -72,6 +72,9 @@ class Field:
         return KEY if self.key else first if first in METADATA else VALUE
 
 
+OWN_PREFIX = "#"
+"""The engine's own columns of a stream's tuples have names that begin with it. Declared columns do not."""
+
 ELEMENT = "value"
 """What the element of an array of plain values is called."""
 

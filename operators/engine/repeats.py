@@ -26,13 +26,13 @@ from operators.data.positions import positions as positions_of
 from operators.kernels.hashing import U64, string_words
 from operators.kernels.repeats import FIRST, I8, NO_KEY, REPEAT, find_repeats, forget_firsts, put_numbers, put_strings
 from schemas.columns import I64, U8, Batch, Column, Mask
-from schemas.query import ORDINAL, Stream, Type
+from schemas.query import ORDINAL, OWN_PREFIX, Stream, Type
 
 FIRST_CAPACITY = 1024
 FIRST_BYTES = 1 << 14
 
-POSITION = "#position"
-"""The column with a tuple's partition and offset, while it waits in the intake. No declared column has this name."""
+POSITION = OWN_PREFIX + "position"
+"""The column with a tuple's partition and offset, while it waits in the intake."""
 
 
 class Firsts:

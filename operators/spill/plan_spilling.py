@@ -26,7 +26,7 @@ from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
 from schemas.messages.spills import SpillEvent
-from schemas.query import Type
+from schemas.query import OWN_PREFIX, Type
 
 SLICE_SHARE = 0.1
 """Share of the budget that a slice may add to the memory, about."""
@@ -41,7 +41,7 @@ MIN_SLICE_TUPLES = 64
 """The budget makes no slice smaller than this."""
 
 
-VOID = " void"
+VOID = OWN_PREFIX + "void"
 """A column of source tuples that are processed again: True where a tuple only counts for ROWS windows."""
 
 

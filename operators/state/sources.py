@@ -23,10 +23,10 @@ from operators.state.numbered import NumberColumn, NumberedWindows
 from operators.state.side_state import PARTITION_GROUPS, Scratch
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column, Mask
-from schemas.query import TABLE_TS, ColumnRef, Query, Source, Stream, Table, Type, aliases_of, columns_of
+from schemas.query import OWN_PREFIX, TABLE_TS, ColumnRef, Query, Source, Stream, Table, Type, aliases_of, columns_of
 
-HORIZON = "#"
-"""The name of the column with the horizon in a stream is this prefix and the stream's name. No name begins with it."""
+HORIZON = OWN_PREFIX
+"""The name of the column with the horizon in a stream is this prefix and the stream's name."""
 
 
 def life_of(source: Source) -> int:

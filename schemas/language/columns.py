@@ -23,7 +23,7 @@ from schemas.language.parser import parser
 from schemas.language.program import parse_tree
 from schemas.language.query_text import Node, QueryText, identifier
 from schemas.paths import path_text
-from schemas.query import Array, Field, Stream
+from schemas.query import OWN_PREFIX, Array, Field, Stream
 
 ColumnsOf = Callable[[Stream], Sequence[Field | Array]]
 """Returns all columns and arrays that records of a stream have, or raises UsageError."""
@@ -133,7 +133,7 @@ def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) 
         name_token = node.children[0]
         assert isinstance(name_token, Token)
         try:
-            columns = [column for column in columns_of(stream) if column.name != EVENT_TIME]
+            columns = [column for column in columns_of(stream) if not _is_reserved(column.name)]
         except UsageError as error:
             raise source.error(f"the columns of {stream} are unknown: {error}", name_token) from None
         also = {stream.timestamp, *(name for name, _ in stream.distinct), *stream.deduplicate}
@@ -150,6 +150,11 @@ def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) 
     for insertion in reversed(insertions):
         text = text[: insertion.at] + insertion.text + text[insertion.at :]
     return text
+
+
+def _is_reserved(name: str) -> bool:
+    """Whether no column may be called so."""
+    return name == EVENT_TIME or name.startswith(OWN_PREFIX)
 
 
 def declaration(column: Field | Array) -> str:

@@ -18,7 +18,7 @@ from schemas.durations import parse_duration
 from schemas.errors import QueryError, UsageError
 from schemas.language.expressions import EVENT_TIME
 from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, numeral, shortened, tree, unquoted
-from schemas.paths import parse_path
+from schemas.paths import parse_path, path_text
 from schemas.query import (
     ELEMENT,
     ENVELOPES,
@@ -26,6 +26,7 @@ from schemas.query import (
     METADATA,
     OP_KEY,
     ORDINAL,
+    OWN_PREFIX,
     REGISTERED,
     SOURCE_TIME,
     VALUE,
@@ -156,6 +157,7 @@ def _bind_arrays(
     for node in nodes:
         name_token, element, path_token = node.children
         name = identifier(name_token)
+        _check_prefix(name, name_token, text)
         if name in seen:
             raise text.error(f"column {name!r} is declared twice", name_token)
         if format not in WITH_ARRAYS:
@@ -301,12 +303,19 @@ def _bind_field(node: Tree[Token], text: QueryText, *, of_topic: bool) -> Field:
     name = identifier(name_token)
     if name == EVENT_TIME:
         raise text.error(f"{EVENT_TIME!r} is every stream's event time; call this column otherwise", name_token)
+    _check_prefix(name, name_token, text)
     field = Field(name, _type(type_token, text), _path(name, path_token, text), key=key_mark is not None)
     if key_mark is not None and not of_topic:
         raise text.error("the rows of a table's file have no keys; leave KEY out", key_mark)
     if of_topic and (wrong := _misused(field)):
         raise text.error(wrong, path_token or name_token)
     return field
+
+
+def _check_prefix(name: str, token: Node, text: QueryText) -> None:
+    if name.startswith(OWN_PREFIX):
+        how = f"give it another name and FROM '{path_text((name,))}'"
+        raise text.error(f"{name!r}: no column's name begins with {OWN_PREFIX!r}; {how}", token)
 
 
 def _type(token: Node, text: QueryText) -> Type:

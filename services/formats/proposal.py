@@ -23,7 +23,7 @@ from schemas.errors import DataError, UsageError
 from schemas.language.columns import declaration, written_name
 from schemas.language.expressions import EVENT_TIME
 from schemas.paths import path_text
-from schemas.query import VALUE, Field, Path, Stream, Type, duration_text
+from schemas.query import OWN_PREFIX, VALUE, Field, Path, Stream, Type, duration_text
 from schemas.timestamps import MAX_TIMESTAMP_MS, format_iso, parse_iso
 from services.formats.decoders import Decoders
 from services.formats.schema_registry import NoSuchSchema, SchemaRegistry
@@ -219,7 +219,8 @@ def _named(columns: Sequence[Field]) -> list[Field]:
     """Columns with names that the language accepts, each once."""
     found: dict[str, Field] = {}
     for column in columns:
-        name = base = column.name.strip("_") or "value" if column.name == EVENT_TIME else column.name or "value"
+        own = column.name.strip("_") if column.name == EVENT_TIME else column.name.lstrip(OWN_PREFIX)
+        name = base = own or "value"
         number = 2
         while name in found:
             name, number = f"{base}_{number}", number + 1

@@ -23,11 +23,11 @@ import numpy as np
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
 from schemas.groups import Member, QueryGroup
-from schemas.query import ColumnRef, Type
+from schemas.query import OWN_PREFIX, ColumnRef, Type
 
-NUMBER = "#"
-"""The column with a tuple's number in its own stream; no column name in a query begins with it."""
-BEFORE, UP_TO = "#<", "#<="
+NUMBER = OWN_PREFIX
+"""The column with a tuple's number in its own stream."""
+BEFORE, UP_TO = OWN_PREFIX + "<", OWN_PREFIX + "<="
 """Prefixes of columns with the horizon in the stream named after them, without and with tuples of the same ts."""
 
 

@@ -48,6 +48,11 @@ def test_names_of_other_streams_and_of_outputs_do_not_count() -> None:
     assert "select" in with_columns(text, known, everything=True).partition("WITH")[0]
 
 
+def test_a_field_that_no_column_may_be_called_after_is_left_out() -> None:
+    text = f"{ORDERS} SELECT O.* FROM orders O [RANGE 1 HOUR]"
+    assert with_columns(text, lambda _: [*COLUMNS, Field("#b", Type.BIGINT)]) == with_columns(text, known)
+
+
 ARRAYS = [
     Array(
         "items", (Field("sku", Type.STRING), Field("qty", Type.BIGINT), Field("a b", Type.DOUBLE, ("a", 0))), rows=True

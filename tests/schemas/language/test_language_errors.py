@@ -172,6 +172,9 @@ CASES = [
     ("CREATE STREAM light (a BIGINT)", "light", "stream 'light' is declared twice"),
     ("CREATE STREAM x (a BIGINT, a STRING)", "a", "column 'a' is declared twice"),
     ("CREATE STREAM x (_ts BIGINT)", "_ts", "'_ts' is every stream's event time"),
+    ('CREATE STREAM x ("#" BIGINT)', '"#"', "'#': no column's name begins with '#'; give it another name and FROM '#'"),
+    ('CREATE STREAM x ("#a" ARRAY<BIGINT>)', '"#a"', "'#a': no column's name begins with '#'"),
+    ("CREATE TABLE x (\"#a.b\" BIGINT) WITH (path = 'x.csv')", '"#a.b"', "FROM '[\"#a.b\"]'"),
     (
         "CREATE STREAM x (a BIGNT)",
         "BIGNT",

@@ -121,12 +121,13 @@ def test_a_time_that_is_missing_at_times_is_not_the_event_time(time: Any, type: 
 
 
 def test_names_that_the_language_refuses_are_others() -> None:
-    record = {"_ts": BASE, "a_b": 1, "a": {"b": 2, "": 3}, "x\n; DROP": 4}
+    record = {"_ts": BASE, "a_b": 1, "a": {"b": 2, "": 3}, "x\n; DROP": 4, "#n": 5}
     text = propose(sample(lines(record, {**record, "_ts": BASE + 1})), Decoders(), None)
     assert stream_of(text).fields == (
         Field("ts", Type.TIMESTAMP, ("_ts",)),
         Field("a_b", Type.BIGINT),
         Field("a_b_2", Type.BIGINT, ("a", "b")),
+        Field("n", Type.BIGINT, ("#n",)),
     )
     assert "DROP" not in text
 
