@@ -77,7 +77,8 @@ def cleanup(
             envvar="WEIR_QUERY_FILE",
             metavar="QUERY",
             help="Go on only if the pending results are of this query: a file, or the name of a registered query. "
-            "Default: any query.",
+            "With --topic, schema files that the query names are beside this file. Default: any query, and the working "
+            "directory.",
         ),
     ] = None,
     *,
@@ -110,7 +111,7 @@ def cleanup(
         check_installed()
     began = time.perf_counter()
     with open_backlog(folder) as backlog:
-        name, destination = _destination(backlog, out, topic, clients, access)
+        name, destination = _destination(backlog, out, topic, of, clients, access)
         try:
             with closing(destination), progress() as say:
                 results = clean_up_backlog(backlog, name, destination, spark, share, say)
@@ -120,12 +121,21 @@ def cleanup(
 
 
 def _destination(
-    backlog: OpenBacklog, out: str, topic: str | None, clients: KafkaClients, access: RegistryAccess
+    backlog: OpenBacklog,
+    out: str,
+    topic: str | None,
+    of: Path | None,
+    clients: KafkaClients,
+    access: RegistryAccess,
 ) -> tuple[str, Destination]:
     """The destination of the results, and its name for the record in the backlog.
 
+    Args:
+        of: the query's file, beside which the files of schemas are; None for the working directory.
+
     Raises:
-        UsageError: a cleanup to another destination has begun, or the file cannot be created.
+        UsageError: a cleanup to another destination has begun, the file cannot be created, or the schema of results
+            cannot be read or does not fit.
         BrokerError: Kafka or the schema registry does not answer.
     """
     from services.files.sinks import STDOUT
@@ -142,7 +152,8 @@ def _destination(
 
     name = f"topic {topic} of cluster {TopicAdmin(clients).cluster_id()}"
     check_destination(backlog, name)
-    query, encoders = replace(backlog.query, sink=topic), Encoders(access)
+    folder = of.parent if of is not None and of.exists() else Path()
+    query, encoders = replace(backlog.query, sink=topic), Encoders(access, folder)
     encoders.prepare(query)
     return name, TopicDestination(
         clients,

@@ -24,5 +24,6 @@ def write_four_streams(folder: Path, step_ms: int) -> Path:
     rng = random.Random(4)
     for name in "abcd":
         rows = [{"k": rng.randrange(20), "v": rng.randrange(20), "at": at} for at in range(0, 10_000, step_ms)]
+        rows = [{**row, "s": f"{name}{row['v'] % 3}"} for row in rows]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

@@ -25,12 +25,13 @@ from schemas.columns import Batch
 from schemas.errors import StateError, UsageError
 from services.spill.backlog import OpenBacklog, manifest_in, open_backlog
 from tests import oracle
+from tests.broker_fixture import Topics
 from tests.cases import Case
 from tests.feeding import canonical, to_rows
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.operators.spill.test_spill_properties import BUDGETS, SPILLABLE
 from tests.ops.backlogs import run_with_backlog
-from tests.services.spill.test_cleanup import Left, rows_of, weir
+from tests.services.spill.test_cleanup import Left, check_own_schema, rows_of, weir
 from tests.worker_harness import wait_for
 
 if TYPE_CHECKING:
@@ -170,6 +171,16 @@ def test_the_command(spark: SparkSession, left: Left, folder: Path, tmp_path: Pa
     code, _, stderr = weir(*command)
     assert code == 0
     assert "nothing to do" in stderr
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+def test_results_by_a_schema_of_the_users_own(
+    spark: SparkSession, topics: Topics, registry: str, tmp_path: Path
+) -> None:
+    share = str(tmp_path / "share")
+    (tmp_path / "left").mkdir()
+    check_own_schema(tmp_path / "left", topics, registry, "own.avsc", "--spark", "local[2]", "--share", share)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from confluent_kafka.schema_registry import Schema
 from typer.testing import CliRunner
 
 from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
@@ -30,8 +31,9 @@ from services.spill.backlog import FILE, open_backlog
 from services.spill.block_store import SpillStore
 from services.spill.destinations import deliver
 from tests.broker_fixture import Topics
+from tests.registry_fixture import client_of, rows_of_avro
 from tests.services.four_streams import QUERY, SOURCES, write_four_streams
-from tests.worker_harness import Reader, wait_for
+from tests.worker_harness import Reader, canonical, unmarked, wait_for
 
 Rows = list[dict[str, Any]]
 
@@ -53,9 +55,9 @@ def rows_of(path: Path) -> Rows:
 class Left:
     """A run that has left a backlog in the folder `backlog`, and the results that it should have found."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, text: str = QUERY) -> None:
         self.folder = write_four_streams(folder, 100)
-        query = QUERY.replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED").replace("b B", "b B [ROWS 70]")
+        query = text.replace("WINDOW RANGE 2 SECONDS", "WINDOW UNBOUNDED").replace("b B", "b B [ROWS 70]")
         (folder / "q.sql").write_text(query)
         self.run("all.jsonl")
         budget = ("--memory", "60KiB", "--cleanup", "none", "--spill-dir", self.path("backlog"))
@@ -303,3 +305,57 @@ def test_a_topic_gets_each_result_once(left: Left, backlog: Path, topics: Topics
     assert "nothing to do" in stderr
     assert f", to topic {sink} of cluster " in stderr
     reader.close()
+
+
+OWN = """{"type": "record", "name": "com.acme.Own", "fields": [
+  {"name": "dv", "type": "int"}, {"name": "source", "type": "string", "default": "weir"},
+  {"name": "av", "type": ["null", "long"]}, {"name": "bv", "type": "int"},
+  {"name": "_phase", "type": ["null", "string"]},
+  {"name": "_ts", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}"""
+"""Of some results, `dv` is too large."""
+INTO_OWN = "INSERT INTO 'results' KEY (bv) WITH (format = 'avro', schema = '{}', registry = '{}')\n"
+
+
+def check_own_schema(folder: Path, topics: Topics, registry: str, schema: str, *options: str) -> None:
+    """Clean up to a topic: results by a schema of the user's own, with headers; those that do not fit it are dead
+    letters.
+
+    Args:
+        schema: as the query names it.
+        options: of the cleanup.
+    """
+    text = QUERY.replace("SELECT", INTO_OWN.format(schema, registry) + "SELECT")
+    text = text.replace("C.v AS cv, D.v AS dv", 'C.s AS "_headers.c-v", D.v * 200000000 AS dv')
+    text = text.replace("STREAM c (k", "STREAM c (s STRING, k")
+    left, sink = Left(folder, text), topics("own", 3)
+    if schema == "registered":
+        client_of(registry).register_schema(f"{sink}-value", Schema(OWN, "AVRO"))
+    else:
+        (folder / schema).write_text(OWN)
+    to = ("--topic", sink, "--bootstrap", topics.bootstrap, "--of", left.path("q.sql"))
+    code, _, stderr = weir("cleanup", left.path("backlog"), *to, *options)
+    assert code == 0, stderr
+    rest = left.expected - left.found
+    fitting = Counter({row: n for row, n in rest.items() if json.loads(row)["dv"] < 2**31})
+    assert 0 < fitting.total() < rest.total()
+    refused = re.findall(r"weir: ([0-9,]+) results do not fit the topic or its schema", stderr)
+    assert sum(int(count.replace(",", "")) for count in refused) == (rest - fitting).total()
+    reader = Reader(topics.bootstrap, sink, decode=rows_of_avro(registry, sink))
+    reader.wait_for_count(fitting.total())
+    rows = reader.rows()
+    for record, row in zip(reader.records, rows, strict=True):
+        assert (row.pop("source"), row["_phase"]) == ("weir", "cleanup")
+        row["_headers"] = record.headers
+    assert len({record.partition for record in reader.records}) == 3, "keys decide"
+    assert canonical(unmarked(rows)) == canonical(json.loads(row) for row in fitting.elements())
+    reader.close()
+
+
+@pytest.mark.deep
+@pytest.mark.kafka
+@pytest.mark.parametrize("schema", ["own.avsc", "registered"])
+def test_a_topic_gets_results_by_a_schema_of_its_own(
+    schema: str, topics: Topics, registry: str, tmp_path: Path
+) -> None:
+    """The file of the schema is beside that of the query. It was looked for in the working directory."""
+    check_own_schema(tmp_path, topics, registry, schema)
