@@ -99,8 +99,9 @@ class Rows:
             whether values are left out; `note`, why there is nothing, or empty. A row has `topic`, `partition`,
             `offset` and `time` (ms). Unless values are hidden it has `key` and `value`, each None or `text`, `hex`
             (whether the text is bytes in hexadecimal), `bytes` (its length) and `cut` (whether the text is a part
-            of it). Late records and dead letters also have `reason`, as written in the record, and `origin`: None, or
-            `stream`, `topic`, `partition` and `offset` of the input record, as far as they are known.
+            of it). Results then also have `headers`, each with `name` and `value`. Late records and dead letters have
+            `reason`, as written in the record, and `origin`: None, or `stream`, `topic`, `partition` and `offset` of
+            the input record, as far as they are known.
 
         Raises:
             UsageError: there is no such kind.
@@ -145,6 +146,7 @@ class Rows:
             key, value = message.key(), message.value()
             if kind == "results":
                 key, value = (None if raw is None else self._show(raw) for raw in (key, value))
+                row["headers"] = [{"name": name, "value": _shown(_raw(text))} for name, text in message.headers() or []]
             row |= {"key": _shown(key), "value": _shown(value, _number(headers.get("truncated")))}
         if kind != "results":
             why = headers.get("reason", "")
@@ -268,8 +270,11 @@ def _shown(raw: bytes | None, length: int | None = None) -> Document | None:
 
 
 def _header(value: bytes | str | None) -> str:
-    raw = value.encode() if isinstance(value, str) else value or b""
-    return raw[:MOST].decode(errors="replace")
+    return (_raw(value) or b"")[:MOST].decode(errors="replace")
+
+
+def _raw(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _number(text: str | None) -> int | None:

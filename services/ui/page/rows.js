@@ -39,7 +39,7 @@ function longText(text) {
 function valueOf(name, value) {
   const box = element("div");
   if (value === null) {
-    box.append(element("small", "no value"));
+    box.append(element("small", name ? `${name}: none` : "no value"));
     return box;
   }
   const about = [name, value.hex ? "in hexadecimal" : "", value.cut ? `the first part of ${bytes(value.bytes)}` : ""].filter(Boolean).join(", ");
@@ -212,7 +212,11 @@ export class Rows {
       Time: [element("span", time(row.time), { title: `${row.time} ms` })],
       Record: [where, ...(row.origin ? [element("small", `from ${originOf(row.origin)}`)] : [])],
       Reason: [REASONS.get(row.reason) ?? row.reason ?? ""],
-      Value: hidden ? [element("small", "hidden by --hide-values")] : [...(row.key ? [valueOf("key", row.key)] : []), valueOf("", row.value)],
+      Value: hidden ? [element("small", "hidden by --hide-values")] : [
+        ...(row.key ? [valueOf("key", row.key)] : []),
+        ...(row.headers ?? []).map(({ name, value: text }) => valueOf(`header ${name}`, text)),
+        valueOf("", row.value),
+      ],
       Copy: [button],
     };
     const made = element("tr", null, { "data-row": where });

@@ -141,7 +141,9 @@ def test_tabs_are_chosen_by_keyboard(opened_rows: OpenedRows) -> None:
 def test_hostile_values_are_text(opened_rows: OpenedRows) -> None:
     answers = Answers()
     origin = {"stream": HOSTILE, "topic": HOSTILE, "partition": None, "offset": None}
-    answers.rows["results"] = [row("results", 1, HOSTILE, key=HOSTILE)]
+    text = {"text": HOSTILE, "hex": False, "bytes": len(HOSTILE), "cut": False}
+    headers = [{"name": HOSTILE, "value": text}, {"name": "of", "value": None}]
+    answers.rows["results"] = [row("results", 1, HOSTILE, key=HOSTILE, headers=headers)]
     answers.rows["dead"] = [
         row("dead", 1, HOSTILE, reason=HOSTILE, origin=origin),
         row("dead", 0, reason="constructor"),
@@ -149,7 +151,8 @@ def test_hostile_values_are_text(opened_rows: OpenedRows) -> None:
     answers.more = {"note": HOSTILE}
     shown = opened_rows(answers)
     shown.page.locator("#rows").scroll_into_view_if_needed()
-    shown.until(PANEL, HOSTILE)
+    shown.until(PANEL, f"header {HOSTILE}")
+    shown.until(PANEL, "header of: none")
     shown.until("#rows .hint", HOSTILE)
     shown.tab("Dead letters")
     shown.until(PANEL, f"from {HOSTILE}: {HOSTILE}")

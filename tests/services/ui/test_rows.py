@@ -107,6 +107,19 @@ def test_the_newest_of_all_partitions_come_first(topics: Topics) -> None:
 
 
 @pytest.mark.kafka
+def test_results_have_their_headers(topics: Topics) -> None:
+    output = Output(topics)
+    output.write([result(1) | {"headers": [("a.b", "ä".encode()), ("none", None), ("bytes", b"\xff")]}, result(2)])
+    second, first = output.read("results")["rows"]
+    assert second["headers"] == []
+    assert [(one["name"], one["value"] and one["value"]["text"]) for one in first["headers"]] == [
+        ("a.b", "ä"),
+        ("none", None),
+        ("bytes", "ff"),
+    ]
+
+
+@pytest.mark.kafka
 def test_offsets_without_records_are_passed_over(topics: Topics) -> None:
     """Every result has a transaction marker behind it, and after the last one many records were aborted."""
     output = Output(topics)
@@ -274,7 +287,7 @@ def test_hidden_values_are_not_in_the_document_not_even_in_a_reason(topics: Topi
         rejected.add_dead(given, one.row, "t", one.reason)
     rejected.add_late(given, 0, "t", idle=False)
     output.reject(rejected.take())
-    output.write([{"value": b"secret", "key": b"secret", "partition": 0}])
+    output.write([{"value": b"secret", "key": b"secret", "headers": [("of", b"secret")], "partition": 0}])
     for kind in ("results", "late", "dead"):
         found = output.read(kind, hide_values=True)
         assert found["hidden"]
