@@ -133,12 +133,14 @@ class ResultRecords:
         keys: encodes their keys; None if they have none.
         key: the columns in a key, which then decides the record's partition; None where keys are groups of aggregates.
         headers: the headers of records: the name of each, and that of its column.
+        refused: lays out, as JSON, the results for which the schema of values has no place; see `encode_results`.
     """
 
     values: ValueEncoder = field(default_factory=JsonValues)
     keys: KeyEncoder | None = None
     key: tuple[str, ...] | None = None
     headers: tuple[tuple[str, str], ...] = ()
+    refused: tuple[Member, ...] | None = None
 
     @property
     def upserts(self) -> bool:
@@ -169,7 +171,7 @@ class ResultRecords:
         """Encode results without those in some rows."""
         fits = np.ones(len(batch), np.bool_)
         fits[list(reasons)] = False
-        texts = encode_results(batch.take(~fits), phase).texts()
+        texts = encode_results(batch.take(~fits), phase, self.refused).texts()
         refused = zip(texts, (reasons[row] for row in sorted(reasons)), strict=True)
         return replace(self.encode(batch.take(fits), phase), refused=tuple(refused))
 

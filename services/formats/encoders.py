@@ -25,7 +25,7 @@ from schemas.codecs.results import (
 )
 from schemas.columns import Batch
 from schemas.errors import DataError, InvariantError, UsageError
-from schemas.members import Member, columns_in_order, members_of, value_members
+from schemas.members import Member, columns_in_order, members_of, result_members, value_members
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
 from schemas.query import OP_KEY, REGISTERED, Query, ResultFormat, Type, type_of
 from services.formats.registry_access import RegistryAccess
@@ -88,7 +88,8 @@ class Encoders:
             self.check(query)
             headers = [(output.header, output.name) for output in query.outputs if output.header is not None]
             key = query.result_format.key or None
-            made = ResultRecords(self._values(query), self._keys(query), key, tuple(headers))
+            refused = None if query.result_format.schema is None else result_members(query)
+            made = ResultRecords(self._values(query), self._keys(query), key, tuple(headers), refused)
         with self._lock:
             self._made[query] = self._of_columns[_topic(query), _columns(query)] = made
             self._newest[query.name] = query, made

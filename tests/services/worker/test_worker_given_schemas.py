@@ -8,9 +8,10 @@ from pathlib import Path
 
 import orjson
 import pytest
+from confluent_kafka.schema_registry import Schema
 
 from tests.broker_fixture import Topics
-from tests.registry_fixture import rows_of_avro
+from tests.registry_fixture import client_of, rows_of_avro
 from tests.services.worker.test_exactly_once import CLOSING, SENSORS, send
 from tests.worker_harness import Case, Feed, Reader, Workers, canonical, wait_for
 
@@ -24,20 +25,29 @@ SCHEMA = """{"type": "record", "name": "com.acme.Alarm", "fields": [
   {"name": "_ts", "type": {"type": "long", "logicalType": "timestamp-micros"}},
   {"name": "mote", "type": "int"},
   {"name": "_phase", "type": ["null", "string"], "default": null}]}"""
-NAMED = SENSORS.replace("T.celsius, H.percent, L.lux\n", "L.lux AS lux\n", 1)
+NAMED = SENSORS.replace("T.celsius, H.percent, L.lux\n", 'L.lux AS lux, H.room AS "_headers.room-of"\n', 1)
 """Of rooms, "ä" is no symbol."""
 
 
 @pytest.mark.parametrize(
-    "options", [("--memory", "20KiB"), pytest.param(("--guarantee", "at-least-once"), marks=pytest.mark.deep)]
+    ("schema", "options"),
+    [
+        ("alarm.avsc", ("--memory", "20KiB")),
+        pytest.param("registered", ("--guarantee", "at-least-once"), marks=pytest.mark.deep),
+        pytest.param("alarm.avsc", ("--placement", "per-operator"), marks=pytest.mark.deep),
+        pytest.param("registered", ("--placement", "per-operator", "--memory", "60KiB"), marks=pytest.mark.deep),
+    ],
 )
-def test_results_by_a_file(
-    options: tuple[str, ...], topics: Topics, tmp_path: Path, workers: Workers, registry: str
+def test_results_by_a_schema_of_ones_own(
+    schema: str, options: tuple[str, ...], topics: Topics, tmp_path: Path, workers: Workers, registry: str
 ) -> None:
-    """The file is beside the query. Results are counted once, whether delivered or dead letters."""
-    (tmp_path / "alarm.avsc").write_text(SCHEMA)
-    written = f"INSERT INTO '{{sink}}' WITH (format = 'avro', schema = 'alarm.avsc', registry = '{registry}')"
+    """With headers, which dead letters have as files do. Results are counted once, delivered or as dead letters."""
+    written = f"INSERT INTO '{{sink}}' WITH (format = 'avro', schema = '{schema}', registry = '{registry}')"
     case = Case.make(topics, tmp_path, NAMED.replace("INSERT INTO '{sink}'", written))
+    if schema == "registered":
+        client_of(registry).register_schema(f"{case.sink}-value", Schema(SCHEMA, "AVRO"))
+    else:  # beside the query
+        (tmp_path / schema).write_text(SCHEMA)
     feed, rng = Feed(case), random.Random(8)
     reader = Reader(case.bootstrap, case.sink, decode=rows_of_avro(registry, case.sink))
     worker = workers.start(case, *options).wait_running()
@@ -56,6 +66,8 @@ def test_results_by_a_file(
     assert refused
     reader.wait_for_count(expected.total(), worker.alive)
     rows = [{name: value for name, value in row.items() if name != "_phase"} for row in reader.rows()]
+    for record, row in zip(reader.records, rows, strict=True):
+        row["_headers"] = record.headers
     assert canonical(rows) == expected
     letters = Reader(case.bootstrap, f"{case.sink}.dead")
     letters.wait_for_count(refused.total(), worker.alive)
