@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from operators.explain.analyze import FAR_OFF, Analysis, Observation, OperatorFigures, analyses
-from operators.explain.explain import aggregation_lines, described
+from operators.explain.explain import aggregation_lines, described, looks_up
 from operators.plan.choose import Statistics
 from operators.plan.plan import Join, Leaf, Plan, parse_plan, postorder
 from operators.plan.predicates import selections
@@ -169,6 +169,11 @@ def _leaf(query: Query, analysis: Analysis, leaf: Leaf) -> Document:
         "kind": "table" if source.is_table else "source",
         "stream": source.stream.name,
         "window": "" if source.is_table else str(source.window),
+        "lookups": [
+            {"table": one.table.name, "alias": one.alias, "by": looks_up(one)}
+            for one in query.lookups
+            if one.of == leaf.alias
+        ],
         "hot_keys": _hot_keys(analysis.observations, leaf.alias),
         "per_s": None if seen is None else analysis.sources_per_s.get(leaf.alias, 0.0) * selected,
         "tuples": None if seen is None else seen.input_tuples,

@@ -13,10 +13,14 @@ export function svg(name, attributes = {}, text = null) {
   return made;
 }
 
-// Columns by the height of a node above its leaves, rows by its leaves.
+const lookups = (node) => node.lookups ?? [];
+
+// Columns by the height of a node above its leaves, rows by its leaves. Tables in which a source's tuples are looked up
+// are in a column before it.
 function layout(nodes) {
   const byId = new Map(nodes.map((node) => [node.id, node]));
   const places = new Map();
+  const first = nodes.some((node) => lookups(node).length) ? 1 : 0;
   let row = 0;
   const order = [];
   const stack = [[nodes[0].id, false]];
@@ -24,7 +28,9 @@ function layout(nodes) {
     const [id, done] = stack.pop();
     const node = byId.get(id);
     if (!node.left) {
-      places.set(id, { column: 0, row: row++ });
+      const tables = Math.max(lookups(node).length, 1);
+      places.set(id, { column: first, row: row + (tables - 1) / 2, top: row });
+      row += tables;
       order.push(id);
     } else if (done) {
       const left = places.get(node.left), right = places.get(node.right);
@@ -75,7 +81,8 @@ function bars(node) {
 
 export function describe(node) {
   const hottest = node.hot_keys?.length ? `, hot key ${hot(node.hot_keys[0])}` : "";
-  if (!node.left) return `${node.kind} ${node.stream} as ${node.id} ${node.window}: ${rate(node)}, ${alive(node)}${hottest}${spokenFeedback(node)}`;
+  const looked = lookups(node).map(({ by }) => `, ${by}`).join("");
+  if (!node.left) return `${node.kind} ${node.stream} as ${node.id} ${node.window}: ${rate(node)}, ${alive(node)}${looked}${hottest}${spokenFeedback(node)}`;
   if (!known(node.per_s)) return `${node.kind} ${node.id}: ${rate(node)}, ${alive(node)}`;
   const off = node.off ? `, ${factor(node.off)}` : "";
   const lacks = incomplete(node) ? `, states so far: ${progress(node)}` : "";
@@ -84,6 +91,19 @@ export function describe(node) {
 
 const sum = (pair) => (pair ? pair[0] + pair[1] : null);
 const factor = (off) => (off >= 1 ? `${count(off)} × what was expected` : `1/${count(1 / off)} of what was expected`);
+
+// The tables of a source, each with a line to it. What they are is said with the source.
+function drawTables(node, place) {
+  return lookups(node).flatMap(({ table, alias, by }, n) => {
+    const at = { column: place.column - 1, row: place.top + n };
+    const group = svg("g", { class: "looked-up", "aria-hidden": "true", transform: `translate(${x(at)},${y(at)})` });
+    group.append(svg("title", {}, by));
+    group.append(svg("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 6 }));
+    group.append(svg("text", { x: 10, y: 20 }, short(table === alias ? table : `${table} ${alias}`, 22)));
+    group.append(svg("text", { x: 10, y: 38, class: "small" }, "table of changing rows"));
+    return [edge(x(at) + WIDTH, y(at) + HEIGHT / 2, x(place), y(place) + HEIGHT / 2, 0), group];
+  });
+}
 
 export function drawPlan(plan, selected, select) {
   const { byId, places, order, rows, columns } = layout(plan.nodes);
@@ -96,7 +116,7 @@ export function drawPlan(plan, selected, select) {
     const fromX = x(place) + WIDTH, fromY = y(place) + HEIGHT / 2;
     const toX = parent ? x(places.get(parent.id)) : fromX + 36;
     const toY = parent ? y(places.get(parent.id)) + HEIGHT / 2 + (parent.left === id ? -12 : 12) : fromY;
-    drawing.append(edge(fromX, fromY, toX, toY, node.per_s ?? node.expected_per_s));
+    drawing.append(edge(fromX, fromY, toX, toY, node.per_s ?? node.expected_per_s), ...drawTables(node, place));
   }
   for (const id of order) {
     const node = byId.get(id), place = places.get(id);
@@ -130,6 +150,7 @@ export function nodeCard(node) {
   };
   add(node.left ? "Operator" : node.kind === "table" ? "Table" : "Source", node.left ? `${node.kind} ${node.id}` : `${node.stream} ${node.id} ${node.window}`);
   for (const line of node.conditions) add("Condition", line);
+  for (const { by } of lookups(node)) add("Looks up", by.replace(/^look up /, ""));
   if (known(node.per_s)) add("Produces", perSecond(node.per_s), node.per_s);
   if (node.expected_per_s !== null) add("Expected", perSecond(node.expected_per_s) + (node.off ? `: it is ${factor(node.off)}` : ""), node.expected_per_s);
   if (known(node.alive)) add("Alive", `${count(node.alive)} tuples`, node.alive);

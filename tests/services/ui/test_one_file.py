@@ -41,6 +41,17 @@ def hostile_query() -> Query:
     return parse_program(f"{streams}SELECT A.k FROM a A, b B WHERE {where} WINDOW RANGE 1 SECOND").queries[0]
 
 
+LOOKED_UP = """
+CREATE STREAM o (k BIGINT, cur STRING, at TIMESTAMP) WITH (timestamp = 'at');
+CREATE STREAM p (k BIGINT, at TIMESTAMP) WITH (timestamp = 'at');
+CREATE TABLE rates (cur STRING PRIMARY KEY, rate BIGINT) WITH (topic = 'rates');
+CREATE TABLE names (k BIGINT PRIMARY KEY, name STRING) WITH (topic = 'names');
+SELECT R.rate AS r, names.name AS n FROM p P [RANGE 1 SECOND], o O [RANGE 1 SECOND],
+  rates FOR SYSTEM_TIME AS OF O._ts AS R, names FOR SYSTEM_TIME AS OF O._ts AS names
+WHERE O.k = P.k AND R.cur = O.cur AND names.k = O.k
+"""
+
+
 def running_document(seconds: int = 5, silent: tuple[str, ...] = ()) -> dict[str, Any]:
     running = Running(2)
     for _ in range(seconds):
@@ -92,6 +103,16 @@ def test_a_plan_that_does_not_run_has_expected_figures_only() -> None:
     assert (nodes["A0"]["expected_per_s"], nodes["A0"]["expected_alive"]) == (100, pytest.approx(1))
     assert all(node["expected_per_s"] > 0 and node["per_s"] is node["alive"] is None for node in nodes.values())
     assert plan_only(query)["basis"].startswith("Expected, by assumed statistics: ")
+
+
+def test_a_source_names_the_tables_in_which_it_is_looked_up() -> None:
+    (plan,) = plan_only(parse_program(LOOKED_UP).queries[0])["plans"]
+    nodes = {node["id"]: node for node in plan["nodes"]}
+    assert [(one["table"], one["alias"], one["by"]) for one in nodes["O"]["lookups"]] == [
+        ("rates", "R", "look up rates as of O._ts: R.cur = O.cur"),
+        ("names", "names", "look up names as of O._ts: names.k = O.k"),
+    ]
+    assert nodes["P"]["lookups"] == []
 
 
 def test_a_running_query_has_measured_figures_tasks_and_decisions() -> None:
@@ -150,6 +171,27 @@ def test_a_plan_is_drawn_and_a_node_chosen_by_keyboard(opened_file: Opened) -> N
     assert not shown.page.locator("#node").is_visible()
     assert shown.errors == []
     assert shown.requests == [shown.page.url]
+
+
+@pytest.mark.deep
+@NEEDS_CHROMIUM
+def test_tables_are_drawn_before_the_source_that_is_looked_up_in_them(opened_file: Opened) -> None:
+    shown = opened_file(plan_only(parse_program(LOOKED_UP).queries[0]))
+    tables = shown.page.locator("g.looked-up")
+    assert [table.locator("text").first.text_content() for table in tables.all()] == ["rates R", "names"]
+    assert shown.page.locator("path.edge").count() == 5
+    boxes = [table.bounding_box() for table in (*tables.all(), *shown.page.locator("g.node").all())]
+    for n, one in enumerate(boxes):
+        apart = [one["x"] + one["width"] <= b["x"] or one["y"] + one["height"] <= b["y"] for b in boxes[n + 1 :]]
+        behind = [b["x"] + b["width"] <= one["x"] or b["y"] + b["height"] <= one["y"] for b in boxes[n + 1 :]]
+        assert all(a or b for a, b in zip(apart, behind, strict=True)), "boxes lie on each other"
+    source = shown.page.locator('g.node[data-id="O"]')
+    assert "look up rates as of O._ts: R.cur = O.cur" in source.get_attribute("aria-label")
+    source.focus()
+    shown.page.keyboard.press("Enter")
+    assert "rates as of O._ts: R.cur = O.cur" in shown.text("#node")
+    shown.keep("one-file-lookups")
+    assert shown.errors == []
 
 
 @pytest.mark.deep
