@@ -265,6 +265,49 @@ def test_results_in_avro(topics: Topics, tmp_path: Path, workers: Workers, regis
     assert worker.stop() == 0
 
 
+OWN = {
+    "own.avsc": """{"type": "record", "name": "Own", "fields": [{"name": "two", "type": ["int", "null"]},
+      {"name": "more", "type": "string", "default": "m"}, {"name": "one", "type": "long"},
+      {"name": "_ts", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}""",
+    "own.proto": """syntax = "proto3"; import "google/protobuf/timestamp.proto";
+      message Own { sint32 two = 3; string more = 2; int64 one = 1; google.protobuf.Timestamp _ts = 9; }""",
+}
+
+
+@pytest.mark.parametrize("schema", OWN)
+def test_results_by_a_schema_of_ones_own(
+    schema: str, topics: Topics, tmp_path: Path, workers: Workers, registry: str
+) -> None:
+    """With headers. A backfill writes the same results as JSON."""
+    (tmp_path / schema).write_text(OWN[schema])
+    format = "avro" if schema.endswith("avsc") else "protobuf"
+    options = f"WITH (format = '{format}', schema = '{schema}', registry = '{registry}')"
+    text = DECLARED.replace("IDLE", "").replace("n BIGINT, at", "n BIGINT, s STRING, at")
+    join = JOIN.replace("{window}", "[RANGE 90 MILLISECONDS]").replace("AS two", 'AS two, A.s AS "_headers.s-of"')
+    case = Case.make(topics, tmp_path, f"{text}INSERT INTO '{{sink}}' {options} {join}")
+    reader = Reader(case.bootstrap, case.sink, decode=lambda raw: {"raw": raw})
+    worker = workers.start(case).wait_running()
+    send(Feed(case), 200, seed=4)
+    expected = case.expected()
+    reader.wait_for_count(expected.total(), worker.alive)
+
+    def clean() -> bool:
+        code, shown, stderr = command(case, "audit")
+        assert code == 0, shown + stderr
+        return f"expected {expected.total():,} results, found {expected.total():,}" in shown
+
+    wait_for(clean, "an audit of all results")
+    out_file = tmp_path / "past.jsonl"
+    code, _, stderr = command(case, "backfill", "--out", str(out_file))
+    assert code == 0, stderr
+    assert canonical(orjson.loads(line) for line in out_file.read_bytes().splitlines()) == expected
+    Topics(case.bootstrap).delete_before(case.sink, 3)
+    code, out, stderr = command(case, "audit")
+    assert code == 1, out + stderr
+    assert ": 3 missing, 0 extra, 0 doubled" in out
+    assert worker.stop() == 0
+
+
 def test_results_with_headers(topics: Topics, tmp_path: Path, workers: Workers) -> None:
     """An output that is called as Kafka's own column is an output; a header that another has written is an error."""
     text = DECLARED.replace("IDLE", "").replace("n BIGINT, at", "n BIGINT, s STRING, at")
