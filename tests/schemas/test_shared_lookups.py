@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from schemas.errors import UsageError
@@ -13,6 +15,7 @@ from schemas.shared_lookups import with_shared_names
 DECLARED = """
 CREATE STREAM orders (id BIGINT, cur STRING, "rates(cur).rate" BIGINT, at TIMESTAMP) WITH (timestamp = 'at');
 CREATE STREAM ships (id BIGINT, cur STRING, at TIMESTAMP) WITH (timestamp = 'at');
+CREATE STREAM odd (x STRING, z STRING, "x, y" STRING, "y, z" STRING, at TIMESTAMP) WITH (timestamp = 'at');
 CREATE TABLE rates (cur STRING PRIMARY KEY, rate BIGINT) WITH (topic = 'rates');
 CREATE TABLE pairs (a STRING PRIMARY KEY, b STRING PRIMARY KEY, rate BIGINT) WITH (topic = 'pairs');
 """
@@ -45,6 +48,45 @@ def test_other_keys_have_other_names() -> None:
     found = [names(looked("R", key))[0] for key in ("S.cur", "'S.cur'", "'cur'", "LOWER(S.cur)", "CONCAT(S.cur, 'a')")]
     assert len({*found}) == len(found)
     assert all(name.startswith("rates(#") for name in found[1:])
+
+
+def test_a_key_of_several_columns_has_one_meaning() -> None:
+    """Also where one of them is an expression, or has a name with a comma in it."""
+    pairs = "pairs FOR SYSTEM_TIME AS OF D._ts AS P WHERE P.a = {} AND P.b = {}"
+    pairs = f"SELECT P.rate AS r FROM odd D [RANGE 1 SECOND], {pairs}"
+    keys = [("D.x", "LOWER(D.z)"), ("D.x", "'z'"), ("LOWER(D.z)", "D.x"), ('D."x, y"', "D.z"), ("D.x", 'D."y, z"')]
+    found = [names(pairs.format(*key))[0] for key in keys]
+    assert len({*found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT R.cur AS c, COUNT(*) AS n, SUM(R.rate) AS s FROM ships S [RANGE 1 SECOND], RATES, orders O [ROWS 3] "
+        "WHERE R.cur = LOWER(S.cur) AND R.rate > O.id AND O.cur = S.cur GROUP BY R.cur EMIT EVERY 1 SECOND",
+        "SELECT S.id, R._ts AS t FROM ships S [RANGE 1 SECOND], RATES, orders O [RANGE 1 SECOND] "
+        "WHERE R.cur = S.cur AND O.cur = R.cur PARTITION BY O.cur, S.cur, R.cur",
+        "SELECT S.id, R.rate AS r FROM ships S [RANGE 1 SECOND], RATES WHERE R.cur = S.cur "
+        "EXCEPT orders O [RANGE 1 SECOND] ON O.id = R.rate",
+    ],
+)
+def test_the_alias_is_nowhere_left(text: str) -> None:
+    """Queries that differ in the alias of a lookup, or of its stream, become one."""
+    text = text.replace("RATES", "rates FOR SYSTEM_TIME AS OF S._ts AS R")
+    first, second = (with_shared_names(query(one)) for one in (text, text.replace("R.", "Z.").replace("AS R", "AS Z")))
+    assert replace(first, text="") == replace(second, text="")
+    of_other = with_shared_names(query(text.replace("S.", "X.").replace("ships S", "ships X")))
+    assert [one.alias for one in of_other.lookups] == [one.alias for one in first.lookups]
+
+
+def test_equal_lookups_of_a_query_are_one() -> None:
+    others = "rates FOR SYSTEM_TIME AS OF S._ts AS R, rates FOR SYSTEM_TIME AS OF S._ts AS Z"
+    text = (
+        f"SELECT R.rate AS r, Z.rate AS z FROM ships S [RANGE 1 SECOND], {others} WHERE R.cur = S.cur AND Z.cur = S.cur"
+    )
+    found = with_shared_names(query(text))
+    assert [one.alias for one in found.lookups] == ["rates(cur)"]
+    assert found.outputs[0].expr == found.outputs[1].expr
 
 
 def test_a_column_of_the_stream_is_not_hidden() -> None:

@@ -72,13 +72,13 @@ def test_a_result_has_the_columns_of_its_key() -> None:
 def test_a_result_has_headers() -> None:
     """Not where the text is null."""
     texts = ["ä\n", None, "", "x"]
-    batch = batch_of(k=Column.from_values([1, 2, 3, 4], Type.BIGINT), h=Column.from_values(texts, Type.STRING))
-    encoder = ResultRecords(JsonValues(flat_members(["k"])), TextKeys(), ("k",), (("trace-id", "h"),))
+    columns = {name: Column.from_values(values, Type.STRING) for name, values in (("h", texts), ("i", texts[::-1]))}
+    batch = batch_of(k=Column.from_values([1, 2, 3, 4], Type.BIGINT), **columns)
+    encoder = ResultRecords(JsonValues(flat_members(["k"])), TextKeys(), ("k",), (("trace-id", "h"), ("span", "i")))
     found = encoder.encode(batch.slice(1, 4))
     assert found.data.splitlines()[0] == b'{"k":2,"_ts":1}'
-    ((name, header),) = found.headers
-    assert name == "trace-id"
-    assert keys_of(header) == [None, b"", b"x"]
+    assert [name for name, _ in found.headers] == ["trace-id", "span"]
+    assert [keys_of(header) for _, header in found.headers] == [[None, b"", b"x"], [b"", None, "ä\n".encode()]]
     assert found.keys is not None
     assert keys_of(found.keys) == [b"2", b"3", b"4"]
     assert encoder.encode(batch, "cleanup").headers
