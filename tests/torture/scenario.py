@@ -38,9 +38,7 @@ OF_DISTRIBUTED = ("moving-state", "hybmig-bsc", "jisc", "jisc", "auto")
 SPILLS = tuple(SPILL_STRATEGIES)
 ALIASES = "ABCD"
 TABLE = "T"
-"""The alias of the table in a topic in which the tuples of A are looked up."""
-LOOKING_UP = ("join", "partitioned", "migrate", "budget", "aggregate", "rows")
-"""The kinds of queries that may look up a table."""
+"""The alias of the table in a topic in which the tuples of one stream are looked up."""
 COLUMNS = "n BIGINT, k BIGINT, v BIGINT, x DOUBLE, s STRING, at TIMESTAMP"
 
 
@@ -60,8 +58,6 @@ class Scenario:
     Attributes:
         seed: what it was drawn from.
         windows: as written in the query, per stream.
-    table: whether the tuples of A are looked up in a table in a topic.
-    repeats_ms: tuples with equal `v` within this time are dropped as repeats; 0 keeps them.
         edges: pairs of streams that an equality joins, with the column on both sides.
         rate: tuples per second of each stream.
         keys: how many values the joined columns have.
@@ -71,6 +67,8 @@ class Scenario:
         queries: of a group, each a list of streams with windows; else one query.
         proxied: whether workers reach the broker through a proxy.
         clock: whether workers run under a clock that can be set.
+        table: whether the tuples of a stream are looked up in a table in a topic.
+        repeats_ms: tuples with equal `v` within this time are dropped as repeats; 0 keeps them.
     """
 
     seed: int
@@ -212,7 +210,7 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         if not group:
             options += ["--spill", rng.choice(SPILLS)]
     own = random.Random(f"{seed}/{kind}/tables and repeats")
-    table = base in LOOKING_UP and not placed and own.random() < 0.3
+    table = own.random() < 0.3
     selects = _selects(rng, base, streams, windows, edges, extra, partition_by, window_ms, table)
     coordinator = base == "migrate" or (base in ("except", "aggregate", "rows") and rng.random() < 0.25)
     migrates = coordinator and (base != "except" or streams > 2)
@@ -325,26 +323,15 @@ def _selects(
     """SELECT statements by the name of their sink; those of a group whose names begin with `r` are registered later."""
     aliases = ALIASES[:streams]
     if base == "except":
-        parts = [
-            f"EXCEPT s{aliases[n].lower()} {aliases[n]} [{windows[n]}] ON A.k = {aliases[n]}.k"
-            + rng.choice(["", "", f" AND A.x > {aliases[n]}.x"])
-            for n in range(1, streams)
-        ]
-        where = f" WHERE {' AND '.join(extra)}" if extra else ""
-        return {"q": f"SELECT A.n AS a, A.k AS k FROM sa A [{windows[0]}]{where} {' '.join(parts)}"}
+        return {"q": _difference(rng, windows, extra, table)}
     if base.startswith("group"):
-        return _group_selects(rng, streams, window_ms, edges, partition_by)
-    froms = ", ".join(f"s{a.lower()} {a} [{window}]" for a, window in zip(aliases, windows, strict=True))
+        return _group_selects(rng, streams, window_ms, edges, partition_by, table)
+    froms = [f"s{a.lower()} {a} [{window}]" for a, window in zip(aliases, windows, strict=True)]
     conditions = [f"{aliases[a]}.{c} = {aliases[b]}.{c}" for a, b, c in edges] + list(extra)
     if table:
-        version = f"st FOR SYSTEM_TIME AS OF A._ts AS {TABLE}"
-        if rng.random() < 0.5:
-            froms = froms.replace("]", f"] LEFT JOIN {version} ON {TABLE}.k = A.k", 1)
-        else:
-            froms += f", {version}"
-            conditions.append(f"{TABLE}.k = A.k")
+        _look_up(rng, "A", froms, conditions)
     rng.shuffle(conditions)
-    where = f"FROM {froms} WHERE {' AND '.join(conditions)}"
+    where = f"FROM {', '.join(froms)} WHERE {' AND '.join(conditions)}"
     ends = f" PARTITION BY {', '.join(f'{a}.k' for a in aliases + TABLE * table)}" if partition_by else ""
     if base == "aggregate":
         last = aliases[-1]
@@ -366,26 +353,75 @@ def _selects(
     return {"q": f"SELECT {listed} {where}{ends}"}
 
 
+def _look_up(rng: random.Random, alias: str, froms: list[str], conditions: list[str]) -> None:
+    """Look the tuples of an alias up in the table; those that find no row are kept or not.
+
+    Args:
+        froms: a source for each alias.
+    """
+    version, equal = f"st FOR SYSTEM_TIME AS OF {alias}._ts AS {TABLE}", f"{TABLE}.k = {alias}.k"
+    if rng.random() < 0.5:
+        froms[ALIASES.index(alias)] += f" LEFT JOIN {version} ON {equal}"
+    else:
+        froms.append(version)
+        conditions.append(equal)
+
+
+def _difference(rng: random.Random, windows: list[str], extra: tuple[str, ...], table: bool) -> str:
+    """A set difference. With the table, tuples of its first stream are looked up, or of one that is subtracted."""
+    of = rng.choice(["A", *ALIASES[: len(windows)]]) if table else ""
+    froms, where = [f"sa A [{windows[0]}]"], list(extra)
+    if of == "A":
+        _look_up(rng, of, froms, where)
+        where += rng.choice([[], [f"{TABLE}.w < 80"]])
+    elif of:
+        froms.append(f"st FOR SYSTEM_TIME AS OF {of}._ts AS {TABLE}")
+    parts = []
+    for alias, window in zip(ALIASES[1:], windows[1:], strict=False):
+        on = [f"A.k = {alias}.k", *rng.choice([[], [], [f"A.x > {alias}.x"]])]
+        if alias == of:
+            on += [f"{TABLE}.k = {alias}.k", *rng.choice([[], [f"{TABLE}.w < 50"]])]
+        elif of == "A":
+            on += rng.choice([[], [], [f"{TABLE}.w > {alias}.v"]])
+        parts.append(f"EXCEPT s{alias.lower()} {alias} [{window}] ON {' AND '.join(on)}")
+    listed = ["A.n AS a", "A.k AS k"] + [f"{TABLE}.w AS w", f"{TABLE}._ts AS since"] * (of == "A")
+    filters = f" WHERE {' AND '.join(where)}" if where else ""
+    return f"SELECT {', '.join(listed)} FROM {', '.join(froms)}{filters} {' '.join(parts)}"
+
+
 def _group_selects(
-    rng: random.Random, streams: int, window_ms: int, edges: tuple[tuple[int, int, str], ...], partition_by: bool
+    rng: random.Random,
+    streams: int,
+    window_ms: int,
+    edges: tuple[tuple[int, int, str], ...],
+    partition_by: bool,
+    table: bool,
 ) -> dict[str, str]:
-    """A first file that reads all streams, and queries that are registered later."""
+    """A first file that reads all inputs, and queries that are registered later."""
     found = {}
     for name in ["q0", "q1", "q2", *(f"r{n}" for n in range(rng.randint(1, 4)))]:
         count = streams if name == "q0" else rng.randint(2, streams)
         used = [edge for edge in edges if edge[1] < count]
-        froms = ", ".join(
+        froms = [
             f"s{a.lower()} {a} [" + (
                 f"ROWS {rng.choice([5, 20])}" if rng.random() < 0.1 else
                 f"RANGE {rng.choice([window_ms, window_ms // 2, window_ms * 2])} MILLISECONDS"
             ) + "]"
             for a in ALIASES[:count]
-        )  # fmt: skip
+        ]  # fmt: skip
         conditions = [f"{ALIASES[a]}.{c} = {ALIASES[b]}.{c}" for a, b, c in used]
         conditions += rng.choice([[], [f"A.x > {rng.choice([0, 50])}"], [f"A.v < {ALIASES[count - 1]}.v"]])
-        listed = ", ".join(f"{a}.n AS {a.lower()}" for a in ALIASES[:count])
-        ends = f" PARTITION BY {', '.join(f'{a}.k' for a in ALIASES[:count])}" if partition_by else ""
-        found[name] = f"SELECT {listed} FROM {froms} WHERE {' AND '.join(conditions)}{ends}"
+        listed = [f"{a}.n AS {a.lower()}" for a in ALIASES[:count]]
+        looks_up = table and (name == "q0" or rng.random() < 0.6)
+        if looks_up:
+            of = rng.choice(["A", *ALIASES[:count]])
+            _look_up(rng, of, froms, conditions)
+            conditions += rng.choice([[], [f"{TABLE}.w < {rng.choice([50, 80])}"], [f"{TABLE}.w > A.v"]])
+            listed += rng.choice([[f"{TABLE}.w AS w", f"{TABLE}._ts AS since"], [f"{TABLE}.n AS t"], []])
+        keys = [f"{a}.k" for a in ALIASES[:count] + TABLE * looks_up]
+        ends = f" PARTITION BY {', '.join(keys)}" if partition_by else ""
+        where = f"FROM {', '.join(froms)} WHERE {' AND '.join(conditions)}"
+        found[name] = f"SELECT {', '.join(listed)} {where}{ends}"
     return found
 
 

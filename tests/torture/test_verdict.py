@@ -4,6 +4,7 @@ oracle."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
 from types import SimpleNamespace
@@ -41,8 +42,15 @@ def truth(scenario: Scenario) -> Truth:
     return Truth(scenario, "t", known, log)
 
 
-@pytest.mark.parametrize("kind", ["join", "partitioned", "rows", "aggregate", "except"])
-@pytest.mark.parametrize("seed", range(4))
+def some_seeds(kind: str) -> list[int]:
+    """A few seeds, of which one draws a query that looks tuples up."""
+    return [0, 1, 2, next(seed for seed in itertools.count(3) if draw(seed, only=kind).table)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [(kind, seed) for kind in ("join", "partitioned", "rows", "aggregate", "except") for seed in some_seeds(kind)],
+)
 def test_expected_results_are_the_oracles(kind: str, seed: int) -> None:
     scenario = small(seed, kind)
     found = truth(scenario)
