@@ -35,7 +35,7 @@ from schemas.columns import Mask
 from schemas.errors import DataError, UsageError
 from schemas.nested.json_arrays import UnnestingDecoder, json_decoder
 from schemas.query import OP_KEY, Stream, Table
-from services.formats.changelogs import versions_of, with_operation
+from services.formats.changelogs import as_in_files, versions_of, with_operation
 
 BLOCK_BYTES: Final = 1 << 20
 """Read and decoded at a time: some ten thousand records, which fit the cache with their columns."""
@@ -77,7 +77,7 @@ class SourceBlock:
     def records(self, chosen: Mask) -> bytes:
         """The chosen tuples as JSON lines: the original lines if the source is JSON."""
         if not self.text or self.decoded.starts is None:
-            return encode_tuples(self.decoded.batch.take(chosen)).data
+            return encode_tuples(as_in_files(self.decoded.batch.take(chosen))).data
         starts = self.decoded.starts
         picked = [
             self.text[starts[row] : starts[row + 1]].strip(b" \t\r\n")

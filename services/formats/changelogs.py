@@ -89,6 +89,16 @@ def versions_of(table: Stream, decoded: Decoded, raw: Callable[[int], bytes], *,
 _OPERATION = ColumnRef("", OP_KEY, Type.STRING)
 
 
+def as_in_files(batch: Batch) -> Batch:
+    """Versions with the operation that a file has in place of `GONE`; other tuples as they are."""
+    columns = dict(batch.columns)
+    gone = columns.pop(GONE, None)
+    if gone is None:
+        return batch
+    operations = Column.from_values(_IN_FILES, Type.STRING)
+    return replace(batch, columns={**columns, OP_KEY: operations.take(gone.values.astype(np.int64))})
+
+
 def _where(batch: Batch, condition: Expr) -> Mask:
     return holds(condition, batch_reader(batch), len(batch))
 
