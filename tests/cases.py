@@ -234,7 +234,9 @@ def versioned_table(draw: st.DrawFn, name: str, *, in_file: bool = False) -> Str
 
 
 @st.composite
-def lookups(draw: st.DrawFn, sources: tuple[Source, ...], tables: Sequence[Stream] = ()) -> tuple[Lookup, ...]:
+def lookups(
+    draw: st.DrawFn, sources: tuple[Source, ...], tables: Sequence[Stream] = (), *, in_files: bool = False
+) -> tuple[Lookup, ...]:
     """Sometimes look tuples of some streams up in tables in topics, of those given if any; a second may use what the
     first has found."""
     streams = [source.alias for source in sources if not source.is_table]
@@ -243,7 +245,9 @@ def lookups(draw: st.DrawFn, sources: tuple[Source, ...], tables: Sequence[Strea
         return ()
     for n in range(draw(st.integers(1, 2))):
         of, earlier = draw(st.sampled_from(streams)), list(found)
-        table = draw(st.sampled_from(tables) if tables else versioned_table(f"V{draw(st.integers(0, n))}"))
+        table = draw(
+            st.sampled_from(tables) if tables else versioned_table(f"V{draw(st.integers(0, n))}", in_file=in_files)
+        )
         table = next((one.table for one in found if one.table.name == table.name), table)
         names = [draw(st.sampled_from(["k", "v"])) if name == "k" else name for name in table.primary_key]
         key = [column(of, name) for name in names]
@@ -289,9 +293,9 @@ def cases(
     most_rows: int = 14,
     ranged: bool = False,
     partitions: int = 2,
-    looks_up: bool = True,
+    in_files: bool = False,
 ) -> Case:
-    """A random case; with `ranged`, all windows are RANGE; without `looks_up`, no tables in topics."""
+    """A random case; with `ranged`, all windows are RANGE; with `in_files` one that files can have, too."""
     aliases = ALIASES[: draw(st.integers(1, most_aliases))]
     streams = [
         Stream(
@@ -317,7 +321,7 @@ def cases(
             predicates.append(draw(selection(alias)))
     outputs = [Output(f"{a}.{f.name}", column(a, f.name)) for a in aliases for f in FIELDS]
     outputs.append(Output("at", column(aliases[-1], "_ts")))
-    found = draw(lookups(sources)) if looks_up else ()
+    found = draw(lookups(sources, in_files=in_files))
     predicates += draw(over_lookups(found, aliases))
     for one in found:
         outputs += [Output(f"{one.alias}.{name}", lookup_column(one, name)) for name in ("v", "s", "d", "_ts")]

@@ -33,9 +33,8 @@ def orders(aliases: tuple[str, ...]) -> st.SearchStrategy[Plan]:
 
 
 @st.composite
-def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12, looks_up: bool = True) -> Case:
-    """Any conditions, windows, disorder and partitions; streams may be subtracted from themselves; without `looks_up`,
-    no tables in topics."""
+def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12) -> Case:
+    """Any conditions, windows, disorder and partitions; streams may be subtracted from themselves."""
     aliases = ALIASES[: draw(st.integers(2, most_aliases))]
     disorder = st.sampled_from([0, 0, 2, 20])
     streams = [
@@ -47,7 +46,7 @@ def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12,
     sources = tuple(Source(a, s, one or draw(window())) for a, s in zip(aliases, used, strict=True))
     sources = draw(with_tables(sources, first=1))
     first = aliases[0]
-    found = draw(lookups(sources)) if looks_up else ()
+    found = draw(lookups(sources))
     parts = []
     for alias in aliases[1:]:
         on: list[Expr] = [draw(join_predicate([first], [alias])) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]

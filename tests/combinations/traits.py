@@ -84,9 +84,9 @@ def case_with(draw: st.DrawFn, traits: frozenset[str]) -> Case:
     """A random case that has the features among the traits. Of those that some setting may exclude it has no others."""
     needed = 2 + (TABLE in traits) + (SELF_JOIN in traits)
     if Feature.EXCEPT in traits:
-        simple = st.one_of(subtractions(looks_up=False), busy_subtractions())
+        simple = st.one_of(subtractions(), busy_subtractions())
     else:
-        simple = cases(most_aliases=4, looks_up=not traits & {GROUP, JUGGLER})
+        simple = cases(most_aliases=4)
     case = _as_streams(draw(simple.filter(lambda case: len(case.query.sources) >= needed)))
     sources = list(case.query.sources)
     if REPEATS in traits:

@@ -55,7 +55,7 @@ def joins(most_aliases: int = 4) -> st.SearchStrategy[Case]:
 
 def decomposable() -> st.SearchStrategy[Case]:
     """Joins, aggregates of joins, and set differences that can be taken apart."""
-    return st.one_of(joins(), aggregated(joins()), subtractions(looks_up=False), busy_subtractions())
+    return st.one_of(joins(), aggregated(joins()), subtractions(), busy_subtractions())
 
 
 def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:

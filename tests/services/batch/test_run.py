@@ -126,7 +126,7 @@ def run(
 
 @examples(150, quick=15)
 @given(
-    cases(partitions=1, most_aliases=3, looks_up=False),
+    cases(partitions=1, most_aliases=3, in_files=True),
     st.sampled_from(sorted(WRITERS)),
     st.sampled_from([1, 30, 200, 1 << 20]),
     st.sampled_from([0, 5, 100_000]),
@@ -168,7 +168,7 @@ def test_results_equal_the_oracle(case: Case, format: str, block_bytes: int, lea
 
 
 @examples(20, quick=5)
-@given(cases(partitions=1, most_aliases=2, looks_up=False), st.data())
+@given(cases(partitions=1, most_aliases=2, in_files=True), st.data())
 def test_outputs_in_objects(case: Case, data: st.DataObject) -> None:
     """Aliases with dots, of headers too: of joins, aggregates and set differences."""
     around = st.sampled_from(["a", "a.b", "c", "_headers", "_headers.x"])
