@@ -27,7 +27,6 @@ class Feature(StrEnum):
     ROWS_AGGREGATES = "aggregates over [ROWS n]"
     UNBOUNDED = "[UNBOUNDED]"
     LOOKUPS = "tables in topics"
-    UNNEST = "UNNEST"
 
 
 DEFERRED_CLEANUP = "--cleanup none or spark"
@@ -92,12 +91,6 @@ def _table() -> Iterator[Refusal]:
             ),
         )
     )
-    yield Refusal(
-        PER_OPERATOR,
-        Feature.UNNEST,
-        "its tasks tell tuples by the position of their record, which elements of an array share",
-        "omit the placement",
-    )
     by_lineage = "it tells results by the lineage of their components, and a change of a set difference has none"
     lagging = "it lets the new plan lag behind the streams' stores, which by then have forgotten what has ended"
     for strategy in ("parallel-track", "hybmig", "hybmig-bsc", "ghm"):
@@ -138,7 +131,7 @@ OFFERS: Mapping[str, tuple[str, ...]] = {
     "tables": (),
     "tables in topics": (Feature.LOOKUPS,),
     "`EXCEPT`": (Feature.EXCEPT,),
-    "`UNNEST`": (Feature.UNNEST,),
+    "`UNNEST`": (),
     "aggregates": (Feature.AGGREGATES, Feature.ROWS_AGGREGATES),
     "idle timeouts": (),
     "at least once": (),
@@ -193,7 +186,7 @@ def reasons() -> list[str]:
 
 
 def _code(name: str) -> str:
-    return f"`{name}`" if name.startswith(("-", "[")) or name in (Feature.EXCEPT, Feature.UNNEST) else name
+    return f"`{name}`" if name.startswith(("-", "[")) or name == Feature.EXCEPT else name
 
 
 def features(query: Query) -> dict[str, str]:
@@ -206,8 +199,6 @@ def features(query: Query) -> dict[str, str]:
     for source in query.sources:
         if source.window.kind == "ROWS":
             found.setdefault(Feature.ROWS, f"[ROWS n] of {source.alias}")
-        if source.unnests:
-            found.setdefault(Feature.UNNEST, f"UNNEST of {source.alias}")
         if source.endless:
             found.setdefault(Feature.UNBOUNDED, f"[UNBOUNDED] of {source.alias}")
     for lookup in query.lookups:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from operators.plan.plan import Join, Leaf, Plan
 from schemas.query import (
+    ELEMENT,
     Aggregate,
     Aggregation,
     And,
     Arithmetic,
+    Array,
     Call,
     ColumnRef,
     Compare,
@@ -351,6 +353,60 @@ def cases(
         draw(st.sampled_from([1, 7, 30, 1000])),
         {table.name: some() for table in query.tables()},
     )
+
+
+ARRAYS = (
+    Array("items", (Field("k", Type.BIGINT), Field("s", Type.STRING)), rows=True),
+    Array("tags", (Field(ELEMENT, Type.BIGINT),), rows=False),
+)
+ELEMENTS: tuple[st.SearchStrategy[Any], ...] = (
+    st.fixed_dictionaries({"k": VALUES["k"], "s": VALUES["s"]}) | st.none(),
+    VALUES["k"],
+)
+"""The elements of each of these arrays."""
+
+
+@st.composite
+def unnested(draw: st.DrawFn, of: st.SearchStrategy[Case]) -> Case:
+    """A random case with arrays in some of its streams."""
+    return draw(unnesting(draw(of)))
+
+
+@st.composite
+def unnesting(draw: st.DrawFn, case: Case) -> Case:
+    """The case with arrays of some streams unnested; conditions and outputs read their elements."""
+    streams = {stream.name: stream for stream in case.query.joined_streams()}
+    chosen = draw(st.lists(st.sampled_from(sorted(streams)), min_size=1, unique=True))
+    rows = dict(case.rows)
+    for name in chosen:
+        numbers = draw(st.sampled_from([(0,), (0,), (1,), (0, 1)]))
+        for number in numbers:
+            streams[name] = streams[name].unnest(ARRAYS[number])
+            given = st.none() | st.lists(ELEMENTS[number], max_size=3)
+            rows[name] = [[{**row, ARRAYS[number].name: draw(given)} for row in part] for part in rows[name]]
+    sources = tuple(replace(s, stream=streams.get(s.stream.name, s.stream)) for s in case.query.sources)
+    query = replace(case.query, sources=sources)
+    outputs = list(query.outputs)
+    aliases = [source.alias for source in sources]
+    for alias in aliases:
+        found = [ColumnRef(alias, field.name, field.type) for field in query.source(alias).stream.fields]
+        columns = found[len(FIELDS) :]
+        if not query.subtracted or alias == aliases[0]:
+            outputs += [Output(f"{alias}.{one.name}", one) for one in columns]
+        of_elements = [one for one in columns if one.type is Type.BIGINT]
+        if of_elements and draw(st.booleans()):
+            other = draw(st.sampled_from([aliases[0]] if query.subtracted else aliases))
+            condition = Compare(draw(ORDER), draw(st.sampled_from(of_elements)), column(other, "k"))
+            query = _on(query, condition, alias)
+    return replace(case, query=replace(query, outputs=tuple(outputs)), rows=rows)
+
+
+def _on(query: Query, condition: Expr, alias: str) -> Query:
+    """The query with one more condition: in WHERE, or in the ON of a subtracted alias."""
+    if not query.subtracted or alias == query.sources[0].alias:
+        return replace(query, predicates=(*query.predicates, condition))
+    parts = tuple(replace(p, on=(*p.on, condition)) if p.alias == alias else p for p in query.subtracted)
+    return replace(query, subtracted=parts)
 
 
 ARGUMENTS = ("k", "v", "d", "d", "_ts")

@@ -37,7 +37,7 @@ from schemas.columns import Batch
 from schemas.messages.control import PartitionTotals
 from schemas.messages.spills import SpillEvent
 from schemas.query import Query, Stream
-from tests.feeding import to_batch, to_rows
+from tests.feeding import offsets_of, to_batch, to_rows
 from tests.operators.spill.memory_blocks import MemoryBlocks
 
 Row = dict[str, Any]
@@ -302,10 +302,9 @@ class Task:
             return
         floor = self.floor if self.again else 0
         if given.edge is None:
-            offsets = np.arange(begin, begin + len(records), dtype=np.int64)
             # A stream that is joined with itself is two inputs, and is read once.
             for one in {one.stream.name: one for one in self.operator.streams if one.stream.topic == lane[0]}.values():
-                rows = to_batch(_declared(one), records)
+                rows, offsets = to_batch(_declared(one), records), offsets_of(one.stream, records, begin)
                 if one.position:
                     rows = Batch(rows.ts, {**rows.columns, one.position: positions(partition, offsets)})
                 # A snapshot has no versions of tables' rows.

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from operators.engine.engine import Engine
-from schemas.columns import Batch, Column
+from schemas.columns import I64, Batch, Column
 from schemas.query import GONE, TABLE_TS, Stream, Table, Type
+from tests import oracle
 from tests.cases import Case
 
 Rows = dict[str, list[list[dict[str, Any]]]]
 """Rows in arrival order, per stream and partition."""
 
 
-def to_batch(stream: Stream | Table, rows: list[dict[str, Any]]) -> Batch:
-    """Rows as a batch with all declared fields."""
+def to_batch(stream: Stream | Table, given: list[dict[str, Any]]) -> Batch:
+    """Rows as a batch with all declared fields; of an unnested stream, its tuples."""
     if isinstance(stream, Table):
+        rows: Sequence[Mapping[str, Any]] = given
         ts = np.full(len(rows), TABLE_TS)
     else:
         assert stream.timestamp is not None
+        rows = oracle.elements(stream, given)
         ts = np.array([row[stream.timestamp] for row in rows], np.int64)
     columns = {f.name: Column.from_values([row[f.name] for row in rows], f.type) for f in stream.fields}
     if isinstance(stream, Stream) and stream.is_table:
         columns[GONE] = Column.from_values([row.get("_op") == "-" for row in rows], Type.BOOLEAN)
     return Batch(ts, columns)
+
+
+def offsets_of(stream: Stream, rows: list[dict[str, Any]], begin: int) -> I64:
+    """The offsets of the tuples that `to_batch` makes of rows from offset `begin` on."""
+    tuples = [len(oracle.elements(stream, [row])) for row in rows]
+    return np.repeat(np.arange(begin, begin + len(rows), dtype=np.int64), tuples)
 
 
 def tables_of(case: Case) -> dict[str, Batch]:

@@ -1,4 +1,7 @@
-"""Positions of tuples in their streams' logs, as one number each. Distributed operators and the intake use them."""
+"""Positions of records in their streams' logs, as one number each. Distributed operators and the intake use them.
+
+All tuples of a record whose arrays are unnested have its position. So whatever goes by positions treats them alike.
+"""
 
 from __future__ import annotations
 

@@ -9,9 +9,11 @@ compares with the other side's time. So an operator runs in the same `Engine`, t
 query, and none of these know that it is part of a plan (`decompose`, `operator`).
 
 **Blocks** of columns travel between operators (`schemas.codecs.exchange`): `ts`, `expiry` (the least of the
-components'), the columns that the rest of the plan reads, and for each component its `_ts` and its position in the log.
-The last two give a tuple's position in the total order of its stream. The top operator uses them to put results of
-equal ts into the order of the fused engine (`edge_writer.ResultOrder`), whatever path they took.
+components'), the columns that the rest of the plan reads, and for each component its `_ts` and its position in the log,
+which is its record's. The tuples of a record whose arrays are unnested share these, so their ordinals travel, too. All
+that gives a tuple's place in the total order of its stream. The top operator uses it to put results of equal ts into
+the order of the fused engine (`edge_writer.ResultOrder`), whatever path they took. Nothing else depends on it: no
+operator tells a tuple from another by its place.
 
 **Watermarks travel in band.** After each epoch an operator writes its cut behind the epoch's blocks into every
 partition of each topic that it feeds. Several tasks feed a partition; each is a *channel* with a clock of its own, and

@@ -3,11 +3,11 @@
 `services.control.plan_versions` calls `decompose`.
 
 The sub-query of an operator has one source per input. A source of the query that is read directly keeps its stream,
-with one more column for the tuple's position in its log. A table is an input of the join that reads it, with one more
-column for the row's number; every task of that join has all of its rows. The results of another operator are a stream
-with the columns `c0, c1, ...`. If they have several components they also have `expiry`, an upper bound for the `_ts` of
-the tuples that they join with. The window of such a stream is the least of its components' windows, a bound that expiry
-only tightens.
+with one more column for the position of a tuple's record in its log. A table is an input of the join that reads it,
+with one more column for the row's number; every task of that join has all of its rows. The results of another operator
+are a stream with the columns `c0, c1, ...`. If they have several components they also have `expiry`, an upper bound for
+the `_ts` of the tuples that they join with. The window of such a stream is the least of its components' windows, a
+bound that expiry only tightens.
 
 A predicate acts at the same join as in the fused plan (`operators.plan.predicates`). This includes equalities that
 follow from others.
@@ -55,6 +55,7 @@ from operators.state.numbered import NumberColumn
 from operators.state.sources import HORIZON, life_of
 from schemas.errors import InvariantError, UsageError
 from schemas.query import (
+    ORDINAL,
     Aggregate,
     ColumnRef,
     Compare,
@@ -282,13 +283,13 @@ class _Decomposition:
 
     def _read_above(self, node: Plan) -> tuple[ColumnRef, ...]:
         """Return the columns of a sub-plan's results that the rest of the plan reads, each component's time and
-        position first."""
+        place first."""
         aliases = frozenset(node.aliases)
         found: dict[ColumnRef, None] = {}
         for alias in node.aliases:
             if len(aliases) > 1:
                 found[ColumnRef(alias, "_ts", Type.TIMESTAMP)] = None
-            found[ColumnRef(alias, POSITION, Type.BIGINT)] = None
+            found |= dict.fromkeys(self._place(alias))
             if self.original.source(alias).window.kind == "ROWS":
                 # Also where nothing compares it any more: states are purged by it.
                 found[horizon_column(alias, self.query.source(alias).stream.name)] = None
@@ -300,6 +301,14 @@ class _Decomposition:
                 if column.alias in aliases and not (len(aliases) == 1 and column.name == "_ts"):
                     found[column] = None
         return tuple(found)
+
+    def _place(self, alias: str) -> tuple[ColumnRef, ...]:
+        """Return the columns that order tuples of an alias that have one ts: the position of a tuple's record, and the
+        ordinals of its elements of unnested arrays."""
+        stream = self.query.source(alias).stream
+        arrays = stream.unnested if isinstance(stream, Stream) else ()
+        names = (POSITION, *(array.column(ORDINAL) for array in arrays))
+        return tuple(ColumnRef(alias, name, Type.BIGINT) for name in names)
 
     def _traced(self, node: Plan) -> list[Join]:
         """Return the joins to which a sub-plan's results are traced."""
@@ -501,9 +510,9 @@ class _Decomposition:
     def _order(self, renamed: Mapping[ColumnRef, ColumnRef]) -> tuple[Output, ...]:
         """Return the columns that order results of equal ts, under names that no output has."""
         order = [
-            ColumnRef(source.alias, name, type)
+            column
             for source in self.query.sources
-            for name, type in (("_ts", Type.TIMESTAMP), (POSITION, Type.BIGINT))
+            for column in (ColumnRef(source.alias, "_ts", Type.TIMESTAMP), *self._place(source.alias))
         ]
         mark = "@"
         while any(output.name.startswith(mark) for output in self.query.outputs):

@@ -147,7 +147,7 @@ class ResultOrder:
         self._ranks = names[len(names) - operator.ranks :]
 
     def __call__(self, results: Batch) -> Batch:
-        """Return results in the order of (ts, positions of their components in FROM order), without the columns for the
+        """Return results in the order of (ts, places of their components in FROM order), without the columns for the
         order."""
         if not self._ranks:
             return results

@@ -89,8 +89,8 @@ class OperatorInput:
     Attributes:
         source: The stream or table that the sub-query reads. A table in a topic is a stream of versions.
         edge: The edge that feeds it; None for a source that is read directly.
-        position: For such a source, the name of the column with a tuple's position in the log, or a row's number;
-            empty for versions, which have none.
+        position: For such a source, the name of the column with the position of a tuple's record in the log, or a
+            row's number; empty for versions, which have none.
         in_order: The operator takes the tuples of an edge in their order only. It waits until no late tuple can follow.
     """
 

@@ -14,11 +14,11 @@ from operators.migration.strategies import STRATEGIES
 from schemas import refusals
 from schemas.query import Source, Stream, Table, Window
 from schemas.refusals import Feature
-from tests.cases import FIELDS, Case, aggregating, cases
+from tests.cases import FIELDS, Case, aggregating, cases, unnesting
 from tests.subtractions import busy_subtractions, subtractions
 
-TABLE, SELF_JOIN, REPEATS = "table", "self-join", "without repeats"
-FEATURES = (*(Feature.ROWS, Feature.UNBOUNDED, Feature.EXCEPT, Feature.AGGREGATES), TABLE, SELF_JOIN, REPEATS)
+TABLE, SELF_JOIN, REPEATS, UNNEST = "table", "self-join", "without repeats", "elements of arrays"
+FEATURES = (*(Feature.ROWS, Feature.UNBOUNDED, Feature.EXCEPT, Feature.AGGREGATES), TABLE, SELF_JOIN, REPEATS, UNNEST)
 
 MEMORY, JIT, DEATHS, PER_OPERATOR, SPLIT, GROUP = "memory", "jit", "deaths", "per-operator", "split", "group"
 EXECUTOR_TRAITS = tuple(name for name in (*EXECUTORS, JUGGLER) if name != XJOIN)
@@ -108,6 +108,8 @@ def case_with(draw: st.DrawFn, traits: frozenset[str]) -> Case:
     case = replace(case, rows={name: parts for name, parts in case.rows.items() if name in names})
     if TABLE in traits:
         case = _with_table(case, order)
+    if UNNEST in traits:
+        case = draw(unnesting(case))
     if Feature.AGGREGATES in traits:
         case = replace(case, query=draw(aggregating(case.query)))
     return case

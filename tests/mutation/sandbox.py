@@ -112,6 +112,7 @@ _DISTRIBUTED = [
     "distributed/test_on_demand.py",
     "distributed/test_replay_history.py",
     "distributed/test_distributed.py",
+    "distributed/test_distributed_unnest.py",
 ]
 for _tests_of_files in (
     dict.fromkeys(AGGREGATES, _AGGREGATES),

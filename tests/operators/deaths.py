@@ -11,7 +11,7 @@ from operators.data.positions import partition_and_offset
 from operators.engine.intake import ReplayPoint
 from operators.state.checkpoint import Block, blocks_by_time
 from tests.cases import Case
-from tests.feeding import engine_of, to_batch, to_rows
+from tests.feeding import engine_of, offsets_of, to_batch, to_rows
 
 
 class Life:
@@ -33,9 +33,9 @@ class Life:
         stream = next(s for s in self.case.query.streams() if s.name == name)
         rows = self.case.rows[name][p][begin:stop]
         if rows:
-            batch = to_batch(stream, rows)
+            batch, offsets = to_batch(stream, rows), offsets_of(stream, rows, begin)
             remembered = 0 if name in self.repeats else None
-            self.engine.push(name, p, batch, np.arange(begin, begin + len(rows)), floor=floor, remembered=remembered)
+            self.engine.push(name, p, batch, offsets, floor=floor, remembered=remembered)
         self.at[name, p] = max(self.at[name, p], begin + len(rows))
 
     def turn(self, size: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from operators.groups.sharing import group_engine
 from schemas.columns import Batch
 from schemas.groups import streams_of
 from schemas.query import Query
-from tests.feeding import partitions_of, to_batch
+from tests.feeding import offsets_of, partitions_of, to_batch
 from tests.group_cases import GroupCase
 
 
@@ -47,8 +47,8 @@ class GroupLife:
         """Push rows begin .. stop of a partition under their log offsets."""
         rows = self.case.rows[name][p][begin:stop]
         if rows:
-            batch = to_batch(self._streams[name], rows)
-            self.engine.push(name, p, batch, np.arange(begin, begin + len(rows)))
+            stream = self._streams[name]
+            self.engine.push(name, p, to_batch(stream, rows), offsets_of(stream, rows, begin))
         self.at[name, p] = max(self.at[name, p], begin + len(rows))
 
     def turn(self, size: int, *, last: bool = False) -> Mapping[str, Batch]:

@@ -27,7 +27,7 @@ from schemas.errors import UsageError
 from schemas.language.program import parse_program
 from schemas.query import Query, Window
 from tests import oracle
-from tests.cases import Case, aggregated, cases
+from tests.cases import Case, aggregated, cases, unnested
 from tests.chains import Chain, merged
 from tests.feeding import canonical, feed, partitions_of, tables_of, to_batch, to_rows
 from tests.profiles import PROPERTY
@@ -49,13 +49,15 @@ def small_sweeps() -> Iterator[None]:
 
 
 def joins(most_aliases: int = 4) -> st.SearchStrategy[Case]:
-    """Joins that can be taken apart."""
-    return cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1)
+    """Joins that can be taken apart, some of elements of arrays."""
+    plain = cases(most_aliases=most_aliases).filter(lambda case: len(case.query.sources) > 1)
+    return st.one_of(plain, unnested(plain))
 
 
 def decomposable() -> st.SearchStrategy[Case]:
     """Joins, aggregates of joins, and set differences that can be taken apart."""
-    return st.one_of(joins(), aggregated(joins()), subtractions(), busy_subtractions())
+    differences = st.one_of(subtractions(), busy_subtractions())
+    return st.one_of(joins(), aggregated(joins()), differences, unnested(differences))
 
 
 def drive(chain: Chain, data: st.DataObject, *, deaths: bool = False) -> None:
