@@ -15,12 +15,13 @@ from operators.data.positions import partition_and_offset
 from operators.data.watermark import END
 from operators.engine import repeats
 from operators.engine.intake import Intake
+from operators.engine.repeats import POSITION, Deduplication
 from operators.kernels.repeats import FIRST, REPEAT
 from operators.plan.plan import Leaf
 from schemas.columns import Batch, Column
 from schemas.query import Array, Field, Output, Query, Source, Stream, Type, Window
 from tests import oracle
-from tests.cases import FIELDS, VALUES, Case, column
+from tests.cases import FIELDS, VALUES, Case, column, unnested
 from tests.feeding import canonical, engine_of, feed
 from tests.operators.deaths import Life, from_a_snapshot, from_the_log
 from tests.profiles import PROPERTY
@@ -310,6 +311,35 @@ def forgetful() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def watched() -> Iterator[None]:
+    """Every call of `Deduplication.firsts` checks what it assumes of its tuples."""
+    firsts = Deduplication.firsts
+
+    def checked(self: Deduplication, batch: Batch, cut: int) -> Batch:
+        ordinals = [name for name in batch.columns if name.endswith("._ordinal")]
+        if ordinals and POSITION in batch.columns:
+            places = np.stack([batch.columns[name].values for name in (POSITION, *ordinals)], axis=1)
+            same = places[1:, 0] == places[:-1, 0]
+            assert len(np.unique(places[:, 0])) == 1 + np.count_nonzero(~same), "a record's tuples lie apart"
+            assert [*places[np.append(True, ~same), 1:].flat] == [1] * len(ordinals) * (1 + np.count_nonzero(~same))
+            assert all([*before] < [*after] for before, after in zip(places[:-1][same], places[1:][same], strict=True))
+        return firsts(self, batch, cut)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Deduplication, "firsts", checked)
+        yield
+
+
+@PROPERTY
+@given(unnested(chains()), st.lists(TURNS, min_size=2, max_size=4), st.booleans())
+def test_the_tuples_of_a_record_are_next_to_each_other(case: Case, lives: list[list[int]], snapshots: bool) -> None:
+    """From the first to the last, of several partitions, out of order, read again after deaths: so a repeat is dropped
+    with all its elements."""
+    with watched(), forgetful():
+        assert canonical(outlast(case, lives, snapshots)) == canonical(oracle.results(case.query, case.given))
+
+
 @PROPERTY
 @given(chains())
 def test_chains(case: Case) -> None:
@@ -344,24 +374,29 @@ def test_chains_outlast_a_death_with_a_snapshot(case: Case, turns: list[int], sn
 def test_chains_outlast_many_deaths(case: Case, lives: list[list[int]], snapshots: bool) -> None:
     """Every life finds each repeat once, and none that another has found. With snapshots, what is before the cut is
     only remembered."""
+    with forgetful():
+        got = outlast(case, lives, snapshots)
+    assert canonical(got) == canonical(oracle.results(case.query, case.given))
+
+
+def outlast(case: Case, lives: list[list[int]], snapshots: bool) -> list[dict[str, Any]]:
+    """The results of several lives."""
     got: list[dict[str, Any]] = []
     found: list[int] = []
     dead: Life | None = None
-    with forgetful():
-        for turns in lives:
-            life = Life(case)
-            if dead is not None:
-                before = dead.engine.cut
-                if snapshots and before:
-                    life.engine.restore(before, [])
-                life.replay_from(dead, {"S0": dead.engine.replay_horizon("S0")}, before if snapshots else 0)
-                assert not len(life.engine.take_repeats()["S0"])
-            for size in turns:
-                got += life.turn(size)
-            found.append(life.engine.statistics().deduplicated)
-            dead = life
-        assert dead is not None
-        recorded = len(dead.repeats["S0"])
-        assert recorded == len({*dead.repeats["S0"]}) == sum(found)
-        got += dead.finish()
-    assert canonical(got) == canonical(oracle.results(case.query, case.given))
+    for turns in lives:
+        life = Life(case)
+        if dead is not None:
+            before = dead.engine.cut
+            if snapshots and before:
+                life.engine.restore(before, [])
+            life.replay_from(dead, {"S0": dead.engine.replay_horizon("S0")}, before if snapshots else 0)
+            assert not len(life.engine.take_repeats()["S0"])
+        for size in turns:
+            got += life.turn(size)
+        found.append(life.engine.statistics().deduplicated)
+        dead = life
+    assert dead is not None
+    recorded = len(dead.repeats["S0"])
+    assert recorded == len({*dead.repeats["S0"]}) == sum(found)
+    return got + dead.finish()
