@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import orjson
@@ -10,7 +11,19 @@ import pytest
 
 from tests import oracle
 from tests.broker_fixture import Topics
-from tests.worker_harness import Case, Feed, Reader, Row, Workers, canonical, wait_for
+from tests.services.worker.test_distributed_workers import PLACED, decided, operators, spread
+from tests.worker_harness import (
+    Case,
+    Feed,
+    Reader,
+    Row,
+    WorkerProcess,
+    Workers,
+    assert_exact,
+    canonical,
+    in_time,
+    wait_for,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -81,12 +94,7 @@ def test_results_equal_the_oracle(
     reader.wait_for_count(expected.total(), worker.alive)
     found = [{name: value for name, value in row.items() if name != "_phase"} for row in reader.rows()]
     assert canonical(found) == expected
-    late = {row["id"] for row in oracle.late(case.query, case.rows)["orders"]}
-    assert late
-    letters = Reader(case.bootstrap, f"{case.sink}.late")
-    wait_for(lambda: late <= {row.get("id") for row in letters.rows()}, "late records")
-    numbers = [row["id"] for row in letters.rows() if "id" in row]
-    assert sorted(numbers) == sorted(late), "each record once, whatever its elements"
+    assert_late_once(case)
     dead = Reader(case.bootstrap, f"{case.sink}.dead")
     dead.wait_for_count(1)
     assert [record.value for record in dead.records] == [bad]
@@ -94,8 +102,112 @@ def test_results_equal_the_oracle(
     assert worker.stop() == 0
 
 
-def test_joins_in_tasks_of_their_own_are_refused(topics: Topics, tmp_path: Path, workers: Workers) -> None:
-    case = Case.make(topics, tmp_path, TEXT.replace("WINDOW", "[ROWS 9]").replace("MORE", ""))
-    worker = workers.start(case, "--placement", "per-operator")
-    assert worker.process.wait(60) == 2
-    assert "--placement per-operator does not go with UNNEST of O" in worker.text()
+ORDER = ("ots", "place", "ordinal", "mts", "mplace", "pts", "other", "step")
+THREE = TEXT.replace("n BIGINT, at", "n BIGINT, place BIGINT FROM '_offset', at").partition("SELECT")[0] + (
+    "SELECT O._ts AS ots, O.place AS place, I._ordinal AS ordinal, M._ts AS mts, M.place AS mplace, M.n AS n, "
+    "P._ts AS pts, P.place AS other, J._ordinal AS step, J.qty AS qty "
+    "FROM orders O [RANGE 80 MILLISECONDS] CROSS JOIN UNNEST(O.items) AS I, moves M [RANGE 80 MILLISECONDS], "
+    "orders P [RANGE 60 MILLISECONDS] CROSS JOIN UNNEST(P.items) AS J WHERE I.sku = M.sku AND J.sku = M.sku"
+)
+"""Elements of one record join each other, too. A result says its place in the order."""
+
+
+def placed(topics: Topics, tmp_path: Path, partitions: int = 1) -> Case:
+    """Three joined inputs, two of them elements of one stream without repeats."""
+    return Case.make(topics, tmp_path, THREE.replace("MORE", WITHOUT_REPEATS), partitions=partitions)
+
+
+def assert_late_once(case: Case) -> None:
+    """Every late record is in the topic of late records once, whatever its elements."""
+    late = {row["id"] for row in oracle.late(case.query, case.rows)["orders"]}
+    letters = Reader(case.bootstrap, f"{case.sink}.late")
+    wait_for(lambda: late <= {row.get("id") for row in letters.rows()}, "late records")
+    assert sorted(row["id"] for row in letters.rows() if "id" in row) == sorted(late)
+    assert late
+
+
+def assert_in_order(reader: Reader) -> None:
+    """Results of one task are in the total order, those of one instant and of one record, too."""
+    places = [tuple(row[name] for name in ("_ts", *ORDER)) for row in reader.rows() if in_time(row)]
+    assert places == sorted(places)
+
+
+def killed_in_turn(case: Case, workers: Workers, tasks: int, *options: str) -> Reader:
+    """Two workers run the tasks on no disk. The worker of each of some tasks dies; the others go on."""
+    feed, chance, reader = MovesFeed(case), random.Random(9), Reader(case.bootstrap, case.sink)
+
+    def start() -> WorkerProcess:
+        return workers.start(case, *PLACED, "--plan", "((O M) P)", "--commit", "100ms", *options, state="none")
+
+    team = [start(), start()]
+    send(feed, chance, 0, 60)
+    for number, task in enumerate((tasks - 1, 0), 1):
+        at = spread(team, tasks)
+        reader.wait_for_count(1, team[0].alive)
+        victim = next(worker for worker, numbers in zip(team, at, strict=True) if task in numbers)
+        send(feed, chance, 80 * number - 20, 40)
+        victim.kill()
+        team.remove(victim)
+        team.append(start())
+        send(feed, chance, 80 * number + 20, 40)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    assert_late_once(case)
+    return reader
+
+
+class MovesFeed(Feed):
+    """Tells the oracle the offsets of moves, too."""
+
+    def send(self, stream: str, rows: Iterable[Row], partition: int = 0) -> None:
+        begin = len(self.case.rows[stream][partition])
+        super().send(stream, rows, partition)
+        for place, row in enumerate(self.case.rows[stream][partition][begin:], begin):
+            row["place"] = place
+
+
+def test_joins_in_tasks_of_their_own(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Workers of the intake and of the top join die with kill -9, and nobody keeps a disk."""
+    case = placed(topics, tmp_path)
+    assert_in_order(killed_in_turn(case, workers, 3))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("options", ["--jit on", "--memory 20KiB"])
+def test_joins_in_tasks_of_their_own_with(options: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    case = placed(topics, tmp_path)
+    assert_in_order(killed_in_turn(case, workers, 3, *options.split()))
+
+
+@pytest.mark.deep
+def test_joins_that_are_split(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Elements of one record go to different tasks."""
+    killed_in_turn(placed(topics, tmp_path, partitions=2), workers, 6)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("strategy", ["moving-state", "hybmig-bsc", "jisc"])
+def test_the_plan_changes(strategy: str, topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """The tasks of the next plan take over repeats of records with all their elements. A worker dies meanwhile."""
+    case = placed(topics, tmp_path)
+    feed, chance, reader = MovesFeed(case), random.Random(4), Reader(case.bootstrap, case.sink)
+    options = (*PLACED, "--plan", "((O M) P)", "--commit", "100ms")
+    team = [workers.start(case, *options, state="none") for _ in range(2)]
+    workers.coordinator(case).wait_running()
+    send(feed, chance, 0, 80)
+    spread(team, 3)
+    reader.wait_for_count(5)
+    change = workers.migrate(case, "(O (P M))", strategy, "--wait", "--timeout", "60s")
+    send(feed, chance, 80, 60)
+    wait_for(lambda: change.ended() or decided(team), lambda: team[0].with_log("the cut"))
+    team.pop(0).kill()
+    team.append(workers.start(case, *options, state="none"))
+    send(feed, chance, 140, 60)
+    code, _, err = change.finish()
+    assert code == 0, err
+    wait_for(lambda: "(O (P M))" in operators(team), lambda: team[0].with_log("the new plan"))
+    send(feed, chance, 200, 60)
+    feed.finish(CLOSING)
+    assert_exact(case, reader, team[0])
+    assert_late_once(case)
+    assert_in_order(reader)
