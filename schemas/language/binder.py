@@ -16,10 +16,11 @@ from lark import Token, Tree
 from schemas.avro.result_schema import same_field
 from schemas.errors import QueryError
 from schemas.language.clauses import Clauses, bind_window
-from schemas.language.declarations import bind_result_format, bind_stream, bind_table, checked_topic
+from schemas.language.declarations import bind_result_format, bind_stream, bind_table
 from schemas.language.expressions import EVENT_TIME, Scope
 from schemas.language.grouping import bind_aggregation, check_partitions, grouped_scope
 from schemas.language.lookups import Lookups, TableInFrom, bind_time
+from schemas.language.options import checked_topic
 from schemas.language.query_text import (
     Node,
     QueryText,

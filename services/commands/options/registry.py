@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from schemas.errors import UsageError
-from schemas.language.declarations import REGISTRY_URL
+from schemas.language.options import REGISTRY_URL
 from services.commands.options.groups import with_options
 from services.commands.options.kafka import secret
 from services.formats.registry_access import RegistryAccess
