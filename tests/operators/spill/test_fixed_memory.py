@@ -165,6 +165,7 @@ def test_queries_of_a_group_have_what_is_left(kind: str, executor: str | None) -
     assert found == expected
     assert (before.fixed_bytes, before.spills) == (0, 0)
     assert LIMIT / 3 < spill.fixed_bytes < spill.used_bytes <= spill.budget_bytes == 2 * LIMIT
+    assert spill.spills or spill.used_bytes > before.used_bytes + 0.9 * spill.fixed_bytes, "it counts"
 
 
 @pytest.mark.parametrize("in_time", [False, True])
