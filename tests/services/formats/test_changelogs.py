@@ -33,6 +33,8 @@ def versions_of(table: Stream, records: Records, decoders: Decoders | None = Non
     found = (decoders or Decoders()).records_of(table).decode(records)
     assert list(found.batch.columns) == [*(one.name for one in table.fields), GONE]
     assert found.records == len(records.values_)
+    for rows in (found.rows.tolist(), [letter.row for letter in found.dead]):
+        assert rows == sorted(set(rows)), "the records' own order"
     out: list[Any] = [None] * len(records.values_)
     for letter in found.dead:
         out[letter.row] = letter.reason

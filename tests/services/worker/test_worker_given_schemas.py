@@ -50,7 +50,7 @@ def test_results_by_a_schema_of_ones_own(
         (tmp_path / schema).write_text(SCHEMA)
     feed, rng = Feed(case), random.Random(8)
     reader = Reader(case.bootstrap, case.sink, decode=rows_of_avro(registry, case.sink))
-    worker = workers.start(case, *options).wait_running()
+    worker = workers.start(case, *options)
     for part in range(3):
         send(feed, rng, 100 * part, 100)
     feed.finish(CLOSING)
