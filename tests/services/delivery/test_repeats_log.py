@@ -94,6 +94,7 @@ def test_a_new_plan_writes_what_it_inherits_before_its_own() -> None:
     assert said(records) == [{"a": at((0, 5), (0, 6)).tolist()}, {"a": at((0, 9)).tolist()}]
     assert {decode_repeats(record.value, "it").writer for record in records} == {"me"}
     assert log.span == (0, 2)
+    assert said(log.add({"a": at((0, 11))})) == [{"a": at((0, 11)).tolist()}], "what it inherits is written once"
 
 
 def test_a_writer_without_transactions_adopts_what_it_needs() -> None:

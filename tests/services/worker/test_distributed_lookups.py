@@ -11,7 +11,7 @@ from tests import oracle
 from tests.broker_fixture import Topics
 from tests.services.worker.test_distributed_workers import PLACED, decided, operators, spread
 from tests.services.worker.test_worker_lookups import BASE, CLOSING, DECLARED, KEYED, ChangeFeed, declared, send
-from tests.worker_harness import Case, Reader, WorkerProcess, Workers, assert_exact, wait_for
+from tests.worker_harness import Case, Reader, WorkerProcess, Workers, assert_exact, canonical, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -93,6 +93,31 @@ def test_a_task_per_partition(topics: Topics, tmp_path: Path, workers: Workers) 
     feed.finish(CLOSING)
     assert_exact(case, reader, team[0])
     assert_late_once(case)
+
+
+@pytest.mark.deep
+def test_at_least_once(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """Workers die between writing and committing: results come twice, and have the row that they had; none is missing,
+    and none is another."""
+    case = Case.make(topics, tmp_path, declared(JOINS))
+    feed, rng = ChangeFeed(case), random.Random(6)
+    reader = Reader(case.bootstrap, case.sink, "read_uncommitted")
+    options = (*PLACED, "--plan", "((O P) N)", "--guarantee", "at-least-once", "--commit", "500ms")
+    team = [workers.start(case, *options, state="none") for _ in range(2)]
+    spread(team, 3)
+    for life in range(2):
+        seen = len(reader.poll())
+        send(feed, rng, 120 * life, 120)
+        wait_for(lambda n=seen: len(reader.poll()) > n, lambda: team[0].with_log("results"))
+        team.pop(0).kill()
+        team.append(workers.start(case, *options, state="none"))
+        spread(team, 3)
+    feed.finish(CLOSING)
+    expected = case.expected()
+    wait_for(lambda: not expected - canonical(reader.rows()), lambda: team[0].with_log("all results"))
+    assert canonical(reader.rows()).keys() == expected.keys()
+    spread(team, 3)
+    assert [worker.stop() for worker in team] == [0, 0]
 
 
 @pytest.mark.deep

@@ -10,8 +10,8 @@ import pytest
 
 from tests.broker_fixture import Topics
 from tests.group_workers import GroupTrial
-from tests.services.worker.test_worker_lookups import CLOSING, DECLARED, ChangeFeed, declared, send
-from tests.worker_harness import Workers, wait_for
+from tests.services.worker.test_worker_lookups import BASE, CLOSING, DECLARED, ChangeFeed, declared, send
+from tests.worker_harness import Reader, Workers, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.unmeasured]
 
@@ -94,3 +94,45 @@ def test_a_task_per_partition_reads_its_part_of_the_table(topics: Topics, tmp_pa
     send(feed, rng, 200, 100)
     feed.finish(CLOSING)
     assert trial.judge(team[0]) > 300
+
+
+@pytest.mark.deep
+def test_a_silent_table_may_idle(topics: Topics, tmp_path: Path, workers: Workers) -> None:
+    """What it brings later is late for all queries, holds from where the group is, and does so in the eyes of a
+    successor, too; a query that comes then has the newest row."""
+    idle = declared(DECLARED, ", idle_timeout = '500 MILLISECONDS'")
+    trial = GroupTrial.make(topics, tmp_path, 1, idle, READS)
+    trial.register({"sum": ORDERS, "since": SINCE})
+    feed, options = ChangeFeed(trial.case), ("--commit", "100ms")
+    readers = {name: Reader(trial.case.bootstrap, f"{trial.name}-{name}") for name in ("sum", "since", "again")}
+    worker = workers.start(trial.case, *options, state="none").wait_running()
+    trial.wait_begun(worker)
+
+    def both(first: int, count: int) -> None:
+        """Tuples whose time follows from their number; the last of them is within the disorder."""
+        for n in range(first, first + count):
+            for stream, more in (("orders", {"amount": 1}), ("paid", {})):
+                feed.send(stream, [{"id": n, "cur": "USD", "at": BASE + 100 * n, **more}])
+        feed.flush()
+        for name in ("sum", "since"):
+            readers[name].wait_for_count(first + count - 1, worker.alive)
+
+    feed.send("rates", [{"cur": "USD", "rate": 1, "at": BASE}])
+    both(0, 50)
+    feed.send("rates", [{"cur": "USD", "rate": 2, "at": BASE + 1000}])
+    feed.flush()
+    late = Reader(trial.case.bootstrap, f"{trial.name}.late")
+    assert late.wait_for_count(1)[0].headers["reason"] == "idle"
+    both(50, 10)
+    worker.kill()
+    worker = workers.start(trial.case, *options, state="none").wait_running()
+    trial.register({"again": SINCE})
+    trial.wait_begun(worker)
+    both(60, 10)
+    readers["again"].wait_for_count(9)
+    for name, column in (("sum", "sum"), ("since", "r")):
+        rates = {row["O.id"]: row[column] for row in readers[name].rows()}
+        assert rates == {n: 1 if n < 49 else 2 for n in range(69)}, worker.with_log("versions")
+    assert {row["r"] for row in readers["again"].rows()} == {2}
+    assert len(late.poll()) == 1
+    assert worker.stop() == 0
