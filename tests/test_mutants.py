@@ -10,13 +10,14 @@ import pytest
 from tests.mutation import history
 from tests.mutation.backlog import OUTSIDE
 from tests.mutation.compiled import COMPILED
+from tests.mutation.formats import FORMATS
 from tests.mutation.worker_groups import WORKER_GROUPS
 from tests.mutation.worker_spill import WORKER_SPILL
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("changes", [OUTSIDE, COMPILED, WORKER_GROUPS, WORKER_SPILL])
+@pytest.mark.parametrize("changes", [OUTSIDE, COMPILED, FORMATS, WORKER_GROUPS, WORKER_SPILL])
 def test_texts_occur_once(changes: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     found = {file: (ROOT / file).read_text() for file in changes}
     assert [(file, old) for file in changes for old, _ in changes[file] if found[file].count(old) != 1] == []
