@@ -27,6 +27,8 @@ from schemas.query import (
 )
 
 FORMATS = ("json", "json-schema", "avro", "protobuf", "csv", "string")
+_SYNONYMS = {"raw": "string"}
+"""Formats under the names that other systems give them."""
 KEY_FORMATS = ("string", "json", "json-schema", "csv", "avro", "protobuf")
 TABLE_FORMATS = ("json", "csv", "parquet")
 WITH_ARRAYS = ("avro", "json", "json-schema", "protobuf")
@@ -233,10 +235,13 @@ class Options:
         return format or ("string" if has_text else "json")
 
     def format(self, formats: Sequence[str], key: str = "format") -> str | None:
-        name = self._string(key)
-        if name is not None and name.lower() not in formats:
+        given = self._string(key)
+        if given is None:
+            return None
+        name = _SYNONYMS.get(given.lower(), given.lower())
+        if name not in formats:
             raise self._refused(key, f"is one of {', '.join(formats)}")
-        return None if name is None else name.lower()
+        return name
 
     def column(self, key: str) -> str | None:
         """The name of a column that need not be declared."""

@@ -77,6 +77,10 @@ def test_a_string_may_have_a_key_beside_it() -> None:
     assert stream_of("line STRING, k STRING KEY", "format = 'string'").format == "string"
 
 
+def test_raw_is_another_name_of_string() -> None:
+    assert stream_of("line STRING", "format = 'RAW'") == stream_of("line STRING", "format = 'string'")
+
+
 def test_rows_of_tables_have_no_keys() -> None:
     text = "CREATE STREAM s (a BIGINT); CREATE TABLE t (k BIGINT {}) WITH (path = 't.csv'); SELECT * FROM s [ROWS 1]"
     with pytest.raises(QueryError, match="the rows of a table's file have no keys; leave KEY out"):
