@@ -9,7 +9,7 @@ from schemas.query import Path
 
 _NAME = re.compile(r'[^.\[\]"\s](?:[^.\[\]"]*[^.\[\]"\s])?')
 _PLACE = re.compile(r"\[([0-9]{1,9})\]")
-_QUOTED = re.compile(r'\["((?:[^"]|"")*)"\]')
+_QUOTED = re.compile(r"""\["(?P<double>(?:[^"]|"")*)"\]|\['(?P<single>(?:[^']|'')*)'\]""")
 _STEP = re.compile(
     r"""\.(?P<name>[\w$@-]+)|\."(?P<quoted>(?:[^"]|"")+)"|\[(?P<place>[0-9]{1,9})\]"""
     r"""|\["(?P<double>(?:[^"]|"")*)"\]|\['(?P<single>(?:[^']|'')*)'\]"""
@@ -26,7 +26,8 @@ def parse_path(text: str) -> Path:
     at = 0
     while at < len(text) or not steps:
         if quoted := _QUOTED.match(text, at):
-            steps.append(quoted[1].replace('""', '"'))
+            double, single = quoted.groups()
+            steps.append(double.replace('""', '"') if single is None else single.replace("''", "'"))
             at = quoted.end()
         elif steps and (place := _PLACE.match(text, at)):
             steps.append(int(place[1]))

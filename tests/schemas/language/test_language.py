@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import UsageError
 from schemas.expression_text import text_of
 from schemas.language.program import parse_program
-from schemas.paths import parse_json_path
+from schemas.paths import parse_json_path, parse_path, path_text
 from schemas.query import (
     And,
     Arithmetic,
@@ -482,6 +482,22 @@ def test_paths_of_json_value(path: str, steps: tuple[str | int, ...]) -> None:
 def test_wrong_paths_of_json_value(path: str, wrong: int) -> None:
     with pytest.raises(UsageError, match=f"wrong from character {wrong}$"):
         parse_json_path(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "steps"),
+    [("a.b[0]", ("a", "b", 0)), ('a["b.c"].d', ("a", "b.c", "d")), ("a['b.c'].d", ("a", "b.c", "d")),
+     ("a['it''s']", ("a", "it's")), ('a["x\""y"]', ("a", 'x"y')), ("['a'][1]", ("a", 1)), ("a['x\"']", ("a", 'x"'))],
+)  # fmt: skip
+def test_paths_of_columns(path: str, steps: tuple[str | int, ...]) -> None:
+    assert parse_path(path) == steps
+    assert parse_path(path_text(steps)) == steps
+
+
+@pytest.mark.parametrize(("path", "wrong"), [("", 1), ("a.", 2), ("a['b\"]", 2), ("a['b", 2), ("a[b]", 2), ("[0]", 1)])
+def test_wrong_paths_of_columns(path: str, wrong: int) -> None:
+    with pytest.raises(UsageError, match=f"wrong from character {wrong}$"):
+        parse_path(path)
 
 
 # --- Names -----------------------------------------------------------------------------------------
