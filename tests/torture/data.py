@@ -38,7 +38,7 @@ class Record:
 
 def records(scenario: Scenario) -> list[Record]:
     """All records but the closing tuples, by the time at which each is due."""
-    rng = random.Random(f"data {scenario.seed}")
+    rng, items = random.Random(f"data {scenario.seed}"), random.Random(f"items {scenario.seed}")
     found: list[Record] = []
     steps = int(scenario.seconds * scenario.rate)
     kinds = sorted(BAD)
@@ -47,6 +47,8 @@ def records(scenario: Scenario) -> list[Record]:
         for alias in scenario.aliases:
             due_s = (step + rng.random()) / scenario.rate
             row = _row(rng, scenario, step, due_s)
+            if scenario.unnests and alias == "A":
+                row["items"] = [{"w": items.choice([None, step, 7])} for _ in range(items.choice([0, 1, 1, 2, 3]))]
             said = {name: value for name, value in row.items() if value is not None or rng.random() < 0.5}
             if big.get(step) == alias:
                 said["undeclared"] = "ä" * (scenario.big_bytes // 2)
@@ -89,7 +91,9 @@ def closing(scenario: Scenario) -> list[Record]:
     the table that no tuple finds."""
     at = BASE + int(scenario.seconds * 1000) + FAR_MS
     row = {"n": -1, "k": None, "v": None, "x": None, "s": None, "at": at}
-    value = json.dumps({"n": -1, "at": at}).encode()
+    if scenario.unnests:
+        row["items"] = [{"w": None}]
+    value = json.dumps({name: given for name, given in row.items() if given is not None}).encode()
     return [
         Record(scenario.seconds, alias, partition, value, row)
         for alias in scenario.aliases

@@ -78,7 +78,7 @@ class Truth:
                 record = by_content[key, value]
                 if record.row is None:
                     self.expected.dead[stream, partition, offset] = (value, BAD[record.bad][1])
-                else:
+                elif record.row.get("items", True):  # without elements it is no tuple
                     self.rows[stream][partition].append(record.row)
                     self._places[stream, partition].append((offset, value))
         program = parse_program(scenario.text(prefix))

@@ -68,6 +68,7 @@ class Scenario:
         proxied: whether workers reach the broker through a proxy.
         clock: whether workers run under a clock that can be set.
         table: whether the tuples of a stream are looked up in a table in a topic.
+        unnests: whether the first stream has a tuple for each element of an array in its records.
         repeats_ms: tuples with equal `v` within this time are dropped as repeats; 0 keeps them.
     """
 
@@ -105,6 +106,7 @@ class Scenario:
     faults: tuple[Fault, ...]
     table: bool = False
     repeats_ms: int = 0
+    unnests: bool = False
 
     def to_json(self) -> str:
         """The scenario as JSON, for people and for `from_json`."""
@@ -140,9 +142,10 @@ class Scenario:
         disorder = f"timestamp = 'at', disorder = '{self.disorder_ms} MILLISECONDS'"
         columns = "k BIGINT PRIMARY KEY, n BIGINT, w BIGINT, at TIMESTAMP"
         table = f"CREATE TABLE st ({columns})\n  WITH (topic = '{prefix}.{TABLE}', "
+        arrays = {ALIASES[0]: ", items ARRAY<ROW(w BIGINT)>"} if self.unnests else {}
         return "".join(
-            f"CREATE STREAM s{alias.lower()} ({COLUMNS})\n  WITH (topic = '{prefix}.{alias}', format = 'json', "
-            f"{disorder}{within if self.repeats_ms else ''});\n"
+            f"CREATE STREAM s{alias.lower()} ({COLUMNS}{arrays.get(alias, '')})\n"
+            f"  WITH (topic = '{prefix}.{alias}', format = 'json', {disorder}{within if self.repeats_ms else ''});\n"
             for alias in self.aliases
         ) + (f"{table}{disorder});\n" if self.table else "")
 
@@ -211,7 +214,11 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
             options += ["--spill", rng.choice(SPILLS)]
     own = random.Random(f"{seed}/{kind}/tables and repeats")
     table = own.random() < 0.3
+    repeats_ms = own.choice([0, 0, 0, window_ms // 2, 2 * window_ms])
+    unnests = own.random() < 0.2
     selects = _selects(rng, base, streams, windows, edges, extra, partition_by, window_ms, table)
+    if unnests:
+        selects = {name: _unnested(select, aggregates=base == "aggregate") for name, select in selects.items()}
     coordinator = base == "migrate" or (base in ("except", "aggregate", "rows") and rng.random() < 0.25)
     migrates = coordinator and (base != "except" or streams > 2)
     proxied, clock = rng.random() < 0.5, rng.random() < 0.2
@@ -265,7 +272,8 @@ def draw(seed: int, *, only: str = "", brokers: int = 1, seconds: float = 10.0) 
         brokers=brokers,
         faults=tuple(wanted),
         table=table,
-        repeats_ms=own.choice([0, 0, 0, window_ms // 2, 2 * window_ms]),
+        repeats_ms=repeats_ms,
+        unnests=unnests,
     )
 
 
@@ -351,6 +359,13 @@ def _selects(
         + [f"{TABLE}.w AS w", f"{TABLE}._ts AS since"] * table
     )
     return {"q": f"SELECT {listed} {where}{ends}"}
+
+
+def _unnested(select: str, *, aggregates: bool) -> str:
+    """A statement whose first stream has a tuple for each element of its array."""
+    listed, _, rest = select.partition(" FROM ")
+    values = "" if aggregates else ", I.w AS item, I._ordinal AS place"
+    return f"{listed}{values} FROM {rest.replace(']', '] CROSS JOIN UNNEST(A.items) AS I', 1)}"
 
 
 def _look_up(rng: random.Random, alias: str, froms: list[str], conditions: list[str]) -> None:

@@ -77,6 +77,7 @@ def test_everything_is_drawn() -> None:
         drawn = [draw(seed, only=kind) for seed in range(30)]
         assert {0, 1} == {min(1, scenario.repeats_ms) for scenario in drawn}, kind
         assert {False, True} == {scenario.table for scenario in drawn}, kind
+        assert {False, True} == {scenario.unnests for scenario in drawn}, kind
     for scenario in single:
         assert all(0 <= fault.at <= scenario.seconds for fault in scenario.faults)
 
