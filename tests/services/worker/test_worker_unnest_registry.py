@@ -192,7 +192,7 @@ class Orders:
         ("avro", RANGE, True, 2, ()),
         pytest.param("avro", ROWS, False, 1, (), marks=pytest.mark.deep),
         pytest.param("protobuf", RANGE, True, 2, (), marks=pytest.mark.deep),
-        pytest.param("protobuf", ROWS, False, 1, ("--guarantee", "at-least-once"), marks=pytest.mark.deep),
+        pytest.param("protobuf", ROWS, False, 1, ("--commit", "50ms"), marks=pytest.mark.deep),
         pytest.param("protobuf", RANGE, False, 1, ("--memory", "20KiB"), marks=pytest.mark.deep),
     ],
 )
