@@ -82,6 +82,19 @@ class Life:
             self.at[name, p] = position
         self.engine.advance(dead.engine.cut)
 
+    def replay_from_snapshot(
+        self, dead: Life, cut: int, blocks: Sequence[Block], points: Mapping[tuple[str, int], ReplayPoint]
+    ) -> None:
+        """Restore a snapshot of `cut`; read again what the dead task had consumed from `points` on. No snapshot has
+        versions of tables, so all of theirs that come again are taken."""
+        self.engine.restore(cut, blocks_by_time(blocks))
+        self.resume(dead, {key: point.offset for key, point in points.items()})
+        for (name, p), position in dead.at.items():
+            self.engine.set_clock(name, p, points[name, p].max_ts)
+            self.push(name, p, points[name, p].offset, position, floor=0 if self.is_table(name) else cut)
+            self.at[name, p] = position
+        self.engine.advance(dead.engine.cut)
+
 
 def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, successor: Case) -> list[dict[str, Any]]:
     """All that a task and its successor put out.
@@ -108,13 +121,7 @@ def from_a_snapshot(case: Case, turns: Sequence[int], snapshots: int, successor:
             points = life.points(cut)
     born = Life(successor)
     if cut:
-        born.resume(life, {key: point.offset for key, point in points.items()})
-        born.engine.restore(cut, blocks_by_time(blocks))
-        for (name, p), position in life.at.items():
-            born.engine.set_clock(name, p, points[name, p].max_ts)
-            born.push(name, p, points[name, p].offset, position, floor=0 if born.is_table(name) else cut)
-            born.at[name, p] = position
-        born.engine.advance(life.engine.cut)
+        born.replay_from_snapshot(life, cut, blocks, points)
     else:
         born.replay_from(life, {s.name: 0 for s in case.query.streams()}, floor=0)
     return [*got, *born.turn(3), *born.finish()]

@@ -15,7 +15,7 @@ from operators.migration.strategies import STRATEGIES as MIGRATIONS
 from operators.plan.plan import left_deep
 from operators.spill.spilling import MemoryBudget
 from operators.state import checkpoint
-from operators.state.checkpoint import Block, blocks_by_time
+from operators.state.checkpoint import Block
 from schemas.errors import StateError
 from schemas.language.program import parse_program
 from schemas.messages.spills import SpillEvent, decode_events, encode_events
@@ -95,13 +95,7 @@ class Incarnations:
         if self._cut:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(checkpoint, "PIECE_TUPLES", 3)
-                successor.engine.restore(self._cut, blocks_by_time(self._blocks))
-            successor.resume(dead, {key: point.offset for key, point in self._points.items()})
-            for (name, p), position in dead.at.items():
-                successor.engine.set_clock(name, p, self._points[name, p].max_ts)
-                successor.push(name, p, self._points[name, p].offset, position, floor=self._cut)
-                successor.at[name, p] = position
-            successor.engine.advance(dead.engine.cut)
+                successor.replay_from_snapshot(dead, self._cut, self._blocks, self._points)
         else:
             self._blocks = []  # Row numbers restart.
             streams = self._case.query.streams()
