@@ -25,7 +25,7 @@ from ops.demo.flights import AIRPORTS, QUERY, Feed, last_watermarks, load, packa
 from ops.demo.replay import create_topics
 from ops.demo.screen import Moment, Screen
 from ops.demo.show import produce
-from schemas.codecs import encode_results
+from schemas.codecs.encode import encode_results
 from schemas.columns import Batch, Column
 from schemas.query import Query, Stream
 from services.broker import broker as brokers
