@@ -130,7 +130,7 @@ class Cluster:
             if key not in self._open:
                 stack = ExitStack()
                 if one.query is None:
-                    page = stack.enter_context(group_page(self._clients, name, one.group))
+                    page = stack.enter_context(group_page(self._clients, name, one.group, self._options))
                 else:
                     options = replace(self._options, query=(name,))
                     page = stack.enter_context(query_page(self._clients, one.query, one.group, options))

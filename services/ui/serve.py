@@ -49,7 +49,7 @@ def serve_group(clients: KafkaClients, name: str, group: str, options: PageOptio
     Raises:
         WeirError: the port cannot be opened.
     """
-    with group_page(clients, name, group) as page, serve_page(page, options) as server:
+    with group_page(clients, name, group, options) as page, serve_page(page, options) as server:
         yield server
 
 
@@ -71,7 +71,7 @@ def query_page(clients: KafkaClients, query: Query, group: str, options: PageOpt
     """
     expected, live = declared_statistics(query), LiveQuery(query.name)
     with closing(QueryFollower(clients, group, live).start()):
-        rows = Rows(clients, query, options.hide_values, options.access)
+        rows = Rows(clients, query.name, lambda: {query.name: query}, options.hide_values, options.access)
         plans = WhatIf(query, live, [*options.query, "--bootstrap", clients.bootstrap, "--group", group])
         answers = {"rows": rows.document, "what-if": plans.answer}
         changes = plan_changes(clients, query, group)
@@ -80,7 +80,7 @@ def query_page(clients: KafkaClients, query: Query, group: str, options: PageOpt
 
 
 @contextmanager
-def group_page(clients: KafkaClients, name: str, group: str) -> Iterator[Page]:
+def group_page(clients: KafkaClients, name: str, group: str, options: PageOptions) -> Iterator[Page]:
     """Follow a group of queries while the context lasts.
 
     Args:
@@ -96,10 +96,10 @@ def group_page(clients: KafkaClients, name: str, group: str) -> Iterator[Page]:
         def operator(given: Mapping[str, str]) -> Document:
             return {"text": explained(given.get("query", ""), members.queries, live.snapshot())}
 
+        rows = Rows(clients, name, lambda: members.queries, options.hide_values, options.access)
+        answers = {"operator": operator, "rows": rows.document}
         changes = group_changes(clients, name)
-        yield page_of(
-            live, lambda snapshot: group_picture(name, members.queries, snapshot), {"operator": operator}, changes
-        )
+        yield page_of(live, lambda snapshot: group_picture(name, members.queries, snapshot), answers, changes)
 
 
 def page_of(

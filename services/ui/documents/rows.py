@@ -1,4 +1,4 @@
-"""Reads the last records that a query has written, for the page: results, late records and dead letters.
+"""Reads the last records that a query or a group has written, for the page: results, late records, dead letters.
 
 Entry: `Rows.document`. It reads only when it is asked, committed records only, and keeps what it found for a second, so
 that many open pages cost one read.
@@ -33,6 +33,8 @@ from services.formats.registry_access import RegistryAccess
 from services.kafka.log_consumer import LogConsumer, log_consumer
 from services.process.rights import reason
 from services.process.security import KafkaClients
+
+KINDS = ("results", "late", "dead")
 
 LAST = 50
 """The page shows so many records, and so many offsets of each partition are read at first."""
@@ -71,28 +73,37 @@ _WITHOUT_VALUE = re.compile(
 
 
 class Rows:
-    """The last records of a query's topics. Methods may be called from any thread.
+    """The last records of the topics of a query, or of a group of queries. Methods may be called from any thread.
 
     Args:
+        name: of the query or the group, whose topics of late records and dead letters begin with it.
+        queries: returns the queries whose results are asked for, by name. They may come and go.
         hide_values: leave out values and keys, and what reasons show of them.
         access: how to reach the schema registry of results that have a schema.
     """
 
     def __init__(
-        self, clients: KafkaClients, query: Query, hide_values: bool = False, access: RegistryAccess | None = None
+        self,
+        clients: KafkaClients,
+        name: str,
+        queries: Callable[[], Mapping[str, Query]],
+        hide_values: bool = False,
+        access: RegistryAccess | None = None,
     ) -> None:
         self._clients = clients
+        self._name = name
+        self._queries = queries
         self._hide_values = hide_values
-        self._topics = {"results": query.sink or "", "late": f"{query.name}.late", "dead": f"{query.name}.dead"}
-        self._locks = {kind: threading.Lock() for kind in self._topics}
-        self._found: dict[str, tuple[float, Document]] = {}
-        self._show = _as_json(query, access or RegistryAccess())
+        self._access = access or RegistryAccess()
+        self._locks = {kind: threading.Lock() for kind in KINDS}
+        self._found: dict[tuple[str, str], tuple[float, Document]] = {}
+        self._decoders: dict[str, tuple[Query, Callable[[bytes], bytes]]] = {}
 
     def document(self, given: Mapping[str, str]) -> Document:
         """Return the newest records of one kind, as values that JSON can encode.
 
         Args:
-            given: `kind`, which is `results`, `late` or `dead`.
+            given: `kind`, which is `results`, `late` or `dead`; for results also `query`, unless there is one only.
 
         Returns:
             `kind` and `topic`; `rows`, the newest first; `complete`, whether these are surely the newest; `hidden`,
@@ -104,27 +115,36 @@ class Rows:
             the input record, as far as they are known.
 
         Raises:
-            UsageError: there is no such kind.
+            UsageError: there is no such kind, or no such query.
         """
         kind = given.get("kind", "")
-        if kind not in self._topics:
-            raise UsageError(f"kind must be one of {', '.join(self._topics)}, got {kind!r}")
+        if kind not in KINDS:
+            raise UsageError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        name, query = self._query(given.get("query")) if kind == "results" else ("", None)
+        asked = kind, name
         with self._locks[kind]:
-            read_s, found = self._found.get(kind, (0.0, None))
-            if found is None or time.monotonic() - read_s >= KEPT_S:
-                found = self._read(kind)
-                self._found[kind] = time.monotonic(), found
-            return found
+            if asked not in self._found or time.monotonic() - self._found[asked][0] >= KEPT_S:
+                self._found[asked] = time.monotonic(), self._read(kind, name, query)
+            return self._found[asked][1]
 
-    def _read(self, kind: str) -> Document:
-        topic = self._topics[kind]
+    def _query(self, name: str | None) -> tuple[str, Query]:
+        queries = self._queries()
+        if name is None and len(queries) == 1:
+            return next(iter(queries.items()))
+        if name not in queries:
+            raise UsageError(f"query must be one of {', '.join(sorted(queries))}, got {name!r}")
+        return name, queries[name]
+
+    def _read(self, kind: str, name: str, query: Query | None) -> Document:
+        topic = f"{self._name}.{kind}" if query is None else query.sink or ""
         found: Document = {"kind": kind, "topic": topic, "hidden": self._hide_values}
         found |= {"rows": [], "complete": True, "note": ""}
         if not topic:
             return found | {"note": "the query has no INSERT INTO, so no topic has its results"}
         consumer = log_consumer(self._clients, topic, isolation__level="read_committed")
         try:
-            tail = _Tail(consumer, topic, lambda message: self._row(kind, message))
+            shown = None if query is None else self._decoder(name, query)
+            tail = _Tail(consumer, topic, lambda message: self._row(message, shown))
             if not tail.exists():
                 return found | {"note": f"there is no topic {topic!r} yet, or this user needs READ on it"}
             return found | {"rows": tail.read(), "complete": tail.complete}
@@ -134,7 +154,20 @@ class Rows:
         finally:
             consumer.close()
 
-    def _row(self, kind: str, message: Message) -> Document:
+    def _decoder(self, name: str, query: Query) -> Callable[[bytes], bytes]:
+        """Return what shows a query's results as JSON. It is kept: it knows schemas of the registry."""
+        if name not in self._decoders or self._decoders[name][0] is not query:
+            there = self._queries()
+            self._decoders = {one: decoder for one, decoder in self._decoders.items() if one in there}
+            self._decoders[name] = query, _as_json(query, self._access)
+        return self._decoders[name][1]
+
+    def _row(self, message: Message, shown: Callable[[bytes], bytes] | None) -> Document:
+        """Make the row of a record.
+
+        Args:
+            shown: shows a result as JSON; None for late records and dead letters.
+        """
         row: Document = {
             "topic": message.topic(),
             "partition": message.partition(),
@@ -144,11 +177,11 @@ class Rows:
         headers = {name: _header(value) for name, value in dict(message.headers() or []).items()}
         if not self._hide_values:
             key, value = message.key(), message.value()
-            if kind == "results":
-                key, value = (None if raw is None else self._show(raw) for raw in (key, value))
+            if shown is not None:
+                key, value = (None if raw is None else shown(raw) for raw in (key, value))
                 row["headers"] = [{"name": name, "value": _shown(_raw(text))} for name, text in message.headers() or []]
             row |= {"key": _shown(key), "value": _shown(value, _number(headers.get("truncated")))}
-        if kind != "results":
+        if shown is None:
             why = headers.get("reason", "")
             row |= {"reason": _hidden(why) if self._hide_values else why, "origin": _origin(headers)}
         return row

@@ -53,6 +53,11 @@ export function edge(fromX, fromY, toX, toY, rate) {
   return svg("path", { class: "edge", d: `M${fromX},${fromY} C${fromX + bend},${fromY} ${toX - bend},${toY} ${toX},${toY}`, "stroke-width": width(rate) });
 }
 
+// A marked line of a node, made narrower where it is longer than the node is wide.
+function marked(text) {
+  return svg("text", { x: 10, y: 56, class: "off", ...(text.length > 25 ? { textLength: WIDTH - 20, lengthAdjust: "spacingAndGlyphs" } : {}) }, text);
+}
+
 const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 const known = (value) => value !== null && value !== undefined;
@@ -128,8 +133,8 @@ export function drawPlan(plan, selected, select) {
     if (mark) group.append(svg("text", { x: WIDTH - 10, y: 20, class: "small", "text-anchor": "end" }, mark));
     group.append(svg("text", { x: 10, y: 38, class: "small" }, known(node.cores) ? `${rate(node)} · ${share(node.cores)} of a core` : short(`${rate(node)} ${node.window ?? ""}`, 28)));
     if (incomplete(node)) group.append(svg("text", { x: 10, y: 55, class: "off" }, `◐ ${progress(node)}`), ...bars(node));
-    else if (node.hot_keys?.length) group.append(svg("text", { x: 10, y: 56, class: "off" }, short(`▲ hot key ${hot(node.hot_keys[0])}`, 31)));
-    else if (node.off) group.append(svg("text", { x: 10, y: 56, class: "off" }, short(`▲ ${factor(node.off)}`, 30)));
+    else if (node.hot_keys?.length) group.append(marked(short(`▲ hot key ${hot(node.hot_keys[0])}`, 31)));
+    else if (node.off) group.append(marked(short(`▲ ${factor(node.off)}`, 30)));
     else group.append(svg("text", { x: 10, y: 56, class: "small" }, node.state_bytes ? `${bytes(sum(node.state_bytes))} state` : alive(node)));
     const choose = () => select(id);
     group.addEventListener("click", choose);

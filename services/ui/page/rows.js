@@ -51,6 +51,7 @@ function valueOf(name, value) {
 export class Rows {
   constructor(place) {
     this.kind = "results";
+    this.query = ""; // whose results; empty where there is one query only
     this.found = new Map();
     this.asked = 0;
     this.askedAt = 0;
@@ -88,7 +89,11 @@ export class Rows {
       this.say(this.note.textContent);
     });
     this.said = element("p", null, { role: "status" });
-    bar.append(list, again, this.said);
+    this.chooser = element("span", null, { hidden: "" });
+    this.queries = element("select", null, { id: "rows-query" });
+    this.queries.addEventListener("change", () => this.choose(this.queries.value));
+    this.chooser.append(element("label", "of query", { for: "rows-query" }), " ", this.queries);
+    bar.append(list, this.chooser, again, this.said);
     this.note = element("p", null, { class: "hint" });
     this.panel = element("div", null, { role: "tabpanel", id: "rows-panel", tabindex: "0" });
     this.head = element("thead");
@@ -98,6 +103,28 @@ export class Rows {
     this.panel.append(table);
     place.replaceChildren(bar, this.note, this.panel);
     this.showTab();
+  }
+
+  // The names of a group's queries, whose results are shown one query at a time.
+  offer(names) {
+    const offered = [...this.queries.options].map((option) => option.value);
+    if (names.join("\n") === offered.join("\n")) return;
+    this.queries.replaceChildren(...names.map((name) => element("option", name, { value: name })));
+    this.choose(names.includes(this.query) ? this.query : names[0] ?? "");
+  }
+
+  choose(query) {
+    const changed = query !== this.query;
+    this.queries.value = this.query = query;
+    this.chooser.hidden = !query || this.kind !== "results";
+    if (!changed || this.kind !== "results") return;
+    this.showTab();
+    if (this.askedAt) this.load();
+  }
+
+  // What was read, by what was asked for.
+  asks() {
+    return new URLSearchParams({ kind: this.kind, ...(this.kind === "results" && this.query ? { query: this.query } : {}) }).toString();
   }
 
   say(text) {
@@ -117,17 +144,18 @@ export class Rows {
     this.askedAt = Date.now();
     this.waits = true;
     let found = null, problem = "";
+    const asks = this.asks();
     try {
-      const answer = await fetch(`rows?kind=${this.kind}`);
+      const answer = await fetch(`rows?${asks}`);
       if (answer.ok) found = await answer.json();
       else problem = (await answer.text()).trim();
     } catch (error) {
       problem = error.message;
     }
-    if (asked !== this.asked) return; // another kind was chosen meanwhile
+    if (asked !== this.asked) return; // something else was chosen meanwhile
     this.waits = false;
     if (found) {
-      this.found.set(this.kind, found);
+      this.found.set(asks, found);
       this.show(found);
     } else {
       setText(this.note, `The records could not be read: ${problem}`);
@@ -148,12 +176,13 @@ export class Rows {
       tab.tabIndex = chosen ? 0 : -1;
     });
     this.panel.setAttribute("aria-labelledby", `rows-${this.kind}`);
+    this.chooser.hidden = !this.query || this.kind !== "results";
     const row = element("tr");
     for (const name of this.columns()) row.append(element("th", name, { scope: "col", class: name.toLowerCase() }));
     this.head.replaceChildren(row);
     this.body.replaceChildren();
     this.panel.scrollTop = 0;
-    const found = this.found.get(this.kind);
+    const found = this.found.get(this.asks());
     if (found) this.show(found);
     else setText(this.note, "Reading …");
   }

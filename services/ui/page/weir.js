@@ -17,6 +17,7 @@ const at = (id) => document.getElementById(id);
 const charts = new Charts(at("charts"));
 const past = new Past(at("past"), (found) => { then = found; showThen(); showPlans(); showTasks(); showChanges(); });
 let changes = null;
+let rows = null;
 let state = null;
 let then = null; // the state of the moment that the slider shows; null for now
 let history = null;
@@ -162,7 +163,9 @@ function show() {
   showPlans();
   showTasks();
   showChanges();
-  changes.show((state.group ?? []).filter((node) => node.kind === "query").map((node) => node.name));
+  const queries = (state.group ?? []).filter((node) => node.kind === "query").map((node) => node.name);
+  changes.show(queries);
+  rows?.offer(queries);
   showHistory();
   if (history.second.length) past.bounds(history.second[0], history.second.at(-1));
 }
@@ -189,11 +192,10 @@ async function begin() {
   const answer = await (await fetch("state")).json();
   ({ state, history } = answer);
   changes = new Changes(at("changes"), answer.offers);
+  const offered = (id) => !(at(id).closest("section").hidden = !answer.offers.includes(id));
+  if (offered("what-if")) new WhatIf(at("what-if"));
+  if (offered("rows")) rows = new Rows(at("rows"));
   show();
-  for (const [id, Part] of [["what-if", WhatIf], ["rows", Rows]]) {
-    if (answer.offers.includes(id)) new Part(at(id));
-    else at(id).closest("section").hidden = true;
-  }
   const events = new EventSource(`events?since=${history.second.at(-1) ?? 0}`);
   events.onmessage = (event) => {
     heard = Date.now();

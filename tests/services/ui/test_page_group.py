@@ -8,7 +8,7 @@ import pytest
 
 from schemas.errors import UsageError
 from tests.services.ui.pages import IN_BROWSER, Visit, serving
-from tests.services.ui.running import RunningGroup
+from tests.services.ui.running import BEGIN_MS, RunningGroup
 
 pytestmark = IN_BROWSER
 
@@ -36,6 +36,44 @@ def test_streams_operators_and_queries_are_drawn(visit: Visit) -> None:
         assert shown.page.locator("#rows").is_hidden()
         assert shown.problems() == []
         shown.keep("group")
+        assert shown.errors == []
+
+
+def test_last_records_are_those_of_the_chosen_query(visit: Visit) -> None:
+    running = started()
+    asked: list[Mapping[str, str]] = []
+
+    def rows(given: Mapping[str, str]) -> dict[str, object]:
+        asked.append(dict(given))
+        topic = given.get("query", f"g.{given['kind']}")
+        text = f'{{"of": "{topic}"}}'
+        value = {"text": text, "hex": False, "bytes": len(text), "cut": False}
+        found = {"topic": topic, "partition": 0, "offset": 7, "time": BEGIN_MS, "key": None, "value": value}
+        if given["kind"] != "results":
+            found |= {"reason": "late", "origin": None}
+        return {"kind": given["kind"], "topic": topic, "complete": True, "hidden": False, "note": "", "rows": [found]}
+
+    with serving(running, {"rows": rows}) as server:
+        shown = visit(server.address)
+        shown.until("#query", "g")
+        shown.page.locator("#rows").scroll_into_view_if_needed()
+        chooser = shown.page.get_by_label("of query")
+        first, second = chooser.locator("option").all_inner_texts()[:2]
+        shown.until("#rows-panel", f"{first}[0]@7")
+        chooser.select_option(second)
+        shown.until("#rows-panel", f"{second}[0]@7")
+        assert shown.problems() == []
+        shown.keep("group-rows")
+        shown.page.get_by_role("tab", name="Late").click()
+        shown.until("#rows-panel", "g.late[0]@7")
+        assert chooser.is_hidden()
+        assert "query" not in asked[-1]
+        shown.page.get_by_role("tab", name="Results").click()
+        shown.until("#rows-panel", f"{second}[0]@7")
+        running.drop(second)
+        running.second()
+        running.second()
+        shown.until("#rows-panel", f"{first}[0]@7")
         assert shown.errors == []
 
 

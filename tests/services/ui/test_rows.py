@@ -40,6 +40,10 @@ def query(into: str) -> Query:
     return parse_program(f"{STREAM} {into} SELECT A.k AS k FROM t A [RANGE 1 SECOND];").queries[0]
 
 
+def rows_of(clients: KafkaClients, shown: Query, *further: Any) -> Rows:
+    return Rows(clients, shown.name, lambda: {shown.name: shown}, *further)
+
+
 class Output:
     """The topics of a query, to write to."""
 
@@ -76,7 +80,7 @@ class Output:
         return RejectedRecords(f"{self.query.name}.late", f"{self.query.name}.dead")
 
     def read(self, kind: str, *, hide_values: bool = False) -> Document:
-        return Rows(self.clients, self.query, hide_values).document({"kind": kind})
+        return rows_of(self.clients, self.query, hide_values).document({"kind": kind})
 
 
 def result(n: int, partition: int = 0) -> Document:
@@ -212,7 +216,7 @@ def test_values_and_keys_with_a_schema_are_shown_as_json(
         key = keys[n] if n < readable else None
         output.plain.produce(output.sink, value, key, 0, timestamp=NOW_MS + n)
     output.plain.flush(30)
-    found = Rows(output.clients, written, access=access).document({"kind": "results"})
+    found = rows_of(output.clients, written, False, access).document({"kind": "results"})
     shown = [(row["key"], row["value"]) for row in reversed(found["rows"])]
     phase = {} if format == "json-schema" else {"_phase": None}
     for (key, value), k, at in zip(shown, [1, None, -3], ts.tolist(), strict=False):
@@ -304,7 +308,7 @@ def test_a_topic_that_is_missing_is_empty_and_stays_missing(topics: Topics) -> N
     clients = KafkaClients(topics.bootstrap)
     nowhere = query("INSERT INTO 'nowhere-at-all'")
     for kind in ("results", "late", "dead"):
-        found = Rows(clients, nowhere).document({"kind": kind})
+        found = rows_of(clients, nowhere).document({"kind": kind})
         assert found["rows"] == []
         assert found["note"] == f"there is no topic {found['topic']!r} yet, or this user needs READ on it"
     assert not TopicAdmin(clients).exists("nowhere-at-all")
@@ -314,7 +318,7 @@ def test_a_topic_that_is_missing_is_empty_and_stays_missing(topics: Topics) -> N
 def test_many_pages_cost_one_read(topics: Topics) -> None:
     output = Output(topics)
     output.write([result(1)])
-    shared, found = Rows(output.clients, output.query), list[Document]()
+    shared, found = rows_of(output.clients, output.query), list[Document]()
     pages = [threading.Thread(target=lambda: found.append(shared.document({"kind": "results"}))) for _ in range(8)]
     for page in pages:
         page.start()
@@ -326,6 +330,28 @@ def test_many_pages_cost_one_read(topics: Topics) -> None:
     deadline_s = time.monotonic() + 20
     while numbers(shared.document({"kind": "results"})) == [1]:
         assert time.monotonic() < deadline_s
+
+
+@pytest.mark.kafka
+def test_the_queries_of_a_group_have_results_each_and_the_rest_together(topics: Topics) -> None:
+    one, other = Output(topics), Output(topics)
+    group = topics("group", 1)
+    TopicAdmin(one.clients).outputs(group, "", 1, 1)
+    there = {"first": one.query, "second": other.query}
+    shared = Rows(one.clients, group, lambda: there)
+    one.write([result(1)])
+    other.write([result(2)])
+    rejected = RejectedRecords(f"{group}.late", f"{group}.dead")
+    rejected.add_late(batch([b'{"k": 1, "at": 5}']), 0, "t", idle=False)
+    one.reject(rejected.take())
+    assert numbers(shared.document({"kind": "results", "query": "first"})) == [1]
+    assert numbers(shared.document({"kind": "results", "query": "second"})) == [2]
+    assert [row["topic"] for row in shared.document({"kind": "late"})["rows"]] == [f"{group}.late"]
+    assert shared.document({"kind": "dead"})["rows"] == []
+    del there["second"]
+    with pytest.raises(UsageError, match="query must be one of first, got 'second'"):
+        shared.document({"kind": "results", "query": "second"})
+    assert numbers(shared.document({"kind": "results"})) == [1]
 
 
 @pytest.mark.kafka
@@ -341,7 +367,7 @@ def test_two_hundred_partitions_are_read_at_once(topics: Topics) -> None:
 
 def test_a_broker_that_does_not_answer_is_told() -> None:
     begun_s = time.monotonic()
-    found = Rows(KafkaClients("127.0.0.1:1"), query("INSERT INTO 'out'")).document({"kind": "late"})
+    found = rows_of(KafkaClients("127.0.0.1:1"), query("INSERT INTO 'out'")).document({"kind": "late"})
     assert found["rows"] == []
     assert not found["complete"]
     assert found["note"].startswith("topic 'out.late' cannot be read now: ")
@@ -349,7 +375,7 @@ def test_a_broker_that_does_not_answer_is_told() -> None:
 
 
 def test_what_cannot_be_asked_for() -> None:
-    there = Rows(KafkaClients("127.0.0.1:1"), query(""))
+    there = rows_of(KafkaClients("127.0.0.1:1"), query(""))
     with pytest.raises(UsageError, match="kind must be one of results, late, dead, got 'all'"):
         there.document({"kind": "all"})
     with pytest.raises(UsageError, match="got ''"):
