@@ -45,6 +45,7 @@ class QueryFollower:
         self._topics = topics = ControlTopics.of(group)
         self._past = LogFollower(clients, topics.history, "history", self._take_past, poll_s=POLL_S)
         self._now = LogFollower(clients, topics.statistics, "statistics", self._follow, poll_s=POLL_S)
+        self._admin = TopicAdmin(clients)
         self._decided: LogFollower | None = None
         self._looks_s = 0.0
         self._seam_ms = 0
@@ -85,7 +86,7 @@ class QueryFollower:
         self._looks_s = time.monotonic() + LOOK_S
         topic = self._topics.decisions
         with contextlib.suppress(BrokerError):
-            if TopicAdmin(self._clients).exists(topic) and not self._now.stopped:
+            if self._admin.exists(topic) and not self._now.stopped:
                 self._decided = LogFollower(self._clients, topic, "decisions", self._take, poll_s=POLL_S)
                 self._decided.start()
 

@@ -115,7 +115,8 @@ class Timeline:
         if length_ms <= 0:
             return
         joins = _largest(gain.joins)
-        for second in range(gain.begin_ms // 1000, gain.end_ms // 1000 + 1):
+        last = gain.end_ms // 1000  # A clock that was set may lie decades after the report before.
+        for second in range(max(gain.begin_ms // 1000, last - KEPT_S + 1), last + 1):
             share = (min(gain.end_ms, second * 1000 + 1000) - max(gain.begin_ms, second * 1000)) / length_ms
             moment = self._moment(second)
             moment.inputs += gain.inputs * share

@@ -72,6 +72,16 @@ def test_old_seconds_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.columns(-1, 100, 0)["second"] == [15, 16, 17, 18, 19]
 
 
+def test_a_clock_that_was_set_does_not_make_a_history_of_decades(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between 1970 and now the loop over seconds took minutes, and the page waited for it."""
+    monkeypatch.setattr(timeline, "KEPT_S", 3)
+    kept = Timeline()
+    kept.add(Gain(0, 1_795_953_600_000, 1_795_953_600, 0, 0, 0.0))
+    found = kept.columns(0, 1_795_953_700, 0)
+    assert found["second"] == [1_795_953_598, 1_795_953_599, 1_795_953_600]
+    assert found["inputs"] == pytest.approx([1, 1, 0])
+
+
 def test_joins_share_the_time_of_a_second_and_have_their_name_where_their_key_comes_first() -> None:
     kept = Timeline()
     kept.add(Gain(10_500, 12_500, 0, 0, 0, 1.0, {"(A B)": 0.8, "((A B) C)": 0.2}))
