@@ -52,10 +52,12 @@ class Observation:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of event time over which rates are measured; of the wall clock if event time has stood still."""
-        if self.before is None:
-            return max(self.latest.span_ms / 1000, 1e-3)
-        return (self.latest.cut - self.before.cut) / 1000 or max(self.apart_s, 1e-3)
+        """Seconds of event time over which rates are measured; of the wall clock if event time has stood still.
+
+        Event time is that of tuples: a cut is 0 before the first one, and far in the future at the end of input.
+        """
+        known_ms = 0 if self.before is None else self.before.span_ms
+        return (self.latest.span_ms - known_ms) / 1000 or max(self.apart_s, 1e-3)
 
     def gained(self, value: Callable[[EngineStatistics], float]) -> float:
         """Return how much a counter has gained since `before`, or since the start."""

@@ -115,6 +115,19 @@ def test_rates_are_of_the_last_seconds_where_both_ends_are_known() -> None:
     assert still.sources_per_s["B"] == 0
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_rates_are_right_when_input_has_just_begun_or_has_ended(ended: bool) -> None:
+    """A report before the first tuple has cut 0, and one at the end has END: rates were of decades of event time."""
+    engine, begin = started(), 1_795_953_600_000
+    before = fed(engine, begin, begin + 500) if ended else engine.statistics()
+    now = fed(engine, begin + 500, begin + 1500)
+    if ended:
+        engine.advance()
+        now = engine.statistics()
+    (found,) = analyses(THREE, [Observation(0, now, before, 2.0)], declared_statistics(THREE))
+    assert found.sources_per_s["B"] == pytest.approx(1000, rel=0.01)
+
+
 def test_a_budget_shows_tuples_on_disk_and_pending_results() -> None:
     """Tasks are summed, but for the longest pause."""
     now = fed(started(), 0, 100)
