@@ -15,7 +15,7 @@ from operators.plan.choose import Statistics
 from operators.plan.plan import Join, Leaf, Plan, parse_plan, postorder
 from operators.plan.predicates import selections
 from schemas.expression_text import text_of
-from schemas.query import Query
+from schemas.query import Query, Stream
 from services.ui.watch.joins import completed, feedback
 from services.ui.watch.live import GroupObservation, Snapshot
 
@@ -55,8 +55,21 @@ def picture(query: Query, snapshot: Snapshot, expected: Statistics, words: NodeW
         expected: the statistics that expectations are computed from.
         words: of earlier moments.
     """
-    found = analyses(query, snapshot.observations, expected)
-    return head_and_tasks(snapshot) | drawn(query, found, snapshot.decisions, words)
+    found = drawn(query, analyses(query, snapshot.observations, expected), snapshot.decisions, words)
+    silent = _silent(snapshot)
+    for node in (node for plan in found["plans"] for node in plan["nodes"] if "stream" in node):
+        stream = query.source(node["id"]).stream
+        node["silent"] = silent.get(stream.topic, []) if isinstance(stream, Stream) else []
+    return head_and_tasks(snapshot) | found
+
+
+def _silent(snapshot: Snapshot) -> dict[str, list[tuple[int, float]]]:
+    """Return the partitions for which results wait, by topic, and for how many seconds each has been silent."""
+    found: dict[str, dict[int, float]] = {}
+    for topic, partition, seconds in (one for view in snapshot.views for one in view.silent):
+        of_topic = found.setdefault(topic, {})
+        of_topic[partition] = max(seconds, of_topic.get(partition, 0.0))
+    return {topic: sorted(partitions.items()) for topic, partitions in found.items()}
 
 
 def head_and_tasks(snapshot: Snapshot) -> Document:

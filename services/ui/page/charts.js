@@ -38,6 +38,9 @@ function quantiles(values) {
   return `p50 ${of(0.5)}, p99 ${of(0.99)}, `;
 }
 
+// Shares on an axis, where steps may be smaller than a percent.
+const fineShare = (value) => `${Number((value * 100).toPrecision(3))} %`;
+
 const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function colours() {
@@ -118,7 +121,7 @@ export class Charts {
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       axes: [
         { ...axis, space: 72, values: (_, ticks) => ticks.map((tick) => time(tick * 1000).slice(11, ticks[1] - ticks[0] < 60 ? 19 : 16)) },
-        { ...axis, size: 76, values: (_, ticks) => ticks.map((tick) => chart.show(tick)), ...(chart.show === bytes ? { incrs: POWERS } : {}) },
+        { ...axis, size: 76, values: (_, ticks) => ticks.map(chart.show === share ? fineShare : chart.show), ...(chart.show === bytes ? { incrs: POWERS } : {}) },
       ],
       scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.08 : 1] } },
       series: [{}, ...lines.map((_, n) => ({ stroke: colour.lines[n], dash: DASHES[n], width: 2, points: { show: false }, spanGaps: false }))],

@@ -10,6 +10,7 @@ const LETTER_PX = 12, LETTER_ROWS = 3;
 const KINDS = {
   failure: { letter: "F", name: "Failure", dash: [], colour: "--ill" },
   restart: { letter: "R", name: "Restart", dash: [2, 3], colour: "--held" },
+  silence: { letter: "S", name: "Silent input", dash: [5, 2], colour: "--held" },
   change: { letter: "P", name: "Plan change", dash: [8, 4], colour: "--mark" },
   made: { letter: "D", name: "Decision to change the plan", dash: [8, 3, 2, 3], colour: "--mark" },
   kept: { letter: "K", name: "Decision to keep the plan", dash: [1, 5], colour: "--soft", faint: true },

@@ -1,6 +1,6 @@
 // Draws a join tree: sources at the left, the result at the right.
 
-import { bytes, count, element, perSecond, share } from "./format.js";
+import { bytes, count, duration, element, perSecond, share } from "./format.js";
 import { addFeedback, addStates, feedbackMark, incomplete, progress, spokenFeedback } from "./joins.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -67,6 +67,9 @@ const figure = (measured, expected, show) => (known(measured) || !known(expected
 const rate = (node) => figure(node.per_s, node.expected_per_s, perSecond);
 const alive = (node) => `${figure(node.alive, node.expected_alive, count)} alive`;
 
+// The partitions for which results wait: [[number, seconds]].
+const silent = (node) => (node.silent?.length ? `partition ${node.silent.map(([number]) => number).join(", ")} silent` : "");
+
 const hot = ({ column, value, share: part }) => `${column} = ${value}: ${share(part)}`;
 
 function title(node, most) {
@@ -86,7 +89,7 @@ function bars(node) {
 
 export function describe(node) {
   const hottest = node.hot_keys?.length ? `, hot key ${hot(node.hot_keys[0])}` : "";
-  const looked = lookups(node).map(({ by }) => `, ${by}`).join("");
+  const looked = lookups(node).map(({ by }) => `, ${by}`).join("") + (silent(node) ? `, results wait: ${silent(node)}` : "");
   if (!node.left) return `${node.kind} ${node.stream} as ${node.id} ${node.window}: ${rate(node)}, ${alive(node)}${looked}${hottest}${spokenFeedback(node)}`;
   if (!known(node.per_s)) return `${node.kind} ${node.id}: ${rate(node)}, ${alive(node)}`;
   const off = node.off ? `, ${factor(node.off)}` : "";
@@ -129,10 +132,11 @@ export function drawPlan(plan, selected, select) {
     group.append(svg("rect", { class: "box", width: WIDTH, height: HEIGHT, rx: 6 }));
     if (node.left) group.append(svg("rect", { class: "heat", width: WIDTH, height: HEIGHT, rx: 6, "fill-opacity": Math.min(node.cores || 0, 1) * 0.75 }));
     const mark = feedbackMark(node);
-    group.append(svg("text", { x: 10, y: 20 }, title(node, mark ? 14 : 22)));
+    group.append(svg("text", { x: 10, y: 20 }, title(node, mark ? 16 : 26)));
     if (mark) group.append(svg("text", { x: WIDTH - 10, y: 20, class: "small", "text-anchor": "end" }, mark));
     group.append(svg("text", { x: 10, y: 38, class: "small" }, known(node.cores) ? `${rate(node)} · ${share(node.cores)} of a core` : short(`${rate(node)} ${node.window ?? ""}`, 28)));
     if (incomplete(node)) group.append(svg("text", { x: 10, y: 55, class: "off" }, `◐ ${progress(node)}`), ...bars(node));
+    else if (silent(node)) group.append(marked(short(`▲ ${silent(node)}`, 31)));
     else if (node.hot_keys?.length) group.append(marked(short(`▲ hot key ${hot(node.hot_keys[0])}`, 31)));
     else if (node.off) group.append(marked(short(`▲ ${factor(node.off)}`, 30)));
     else group.append(svg("text", { x: 10, y: 56, class: "small" }, node.state_bytes ? `${bytes(sum(node.state_bytes))} state` : alive(node)));
@@ -160,6 +164,7 @@ export function nodeCard(node) {
   if (node.expected_per_s !== null) add("Expected", perSecond(node.expected_per_s) + (node.off ? `: it is ${factor(node.off)}` : ""), node.expected_per_s);
   if (known(node.alive)) add("Alive", `${count(node.alive)} tuples`, node.alive);
   else if (known(node.expected_alive)) add("Alive, expected", `${count(node.expected_alive)} tuples`, node.expected_alive);
+  for (const [number, seconds] of node.silent ?? []) add("Results wait for", `partition ${number}, silent for ${duration(seconds * 1000)}`, seconds);
   for (const key of node.hot_keys ?? []) add("Hot key", `${hot(key)} of the living tuples`, key.share);
   addFeedback(add, node);
   if (!node.left) { if (known(node.tuples)) add("Read", `${count(node.tuples)} tuples`, node.tuples); return list; }

@@ -99,28 +99,31 @@ function onDisk(found) {
 
 const TASK_COLUMNS = [
   ["Task", (t) => String(t.task)],
-  ["State", (t) => t.state || "–", "words"],
+  ["State", (t) => (t.state === "running" && t.waits_for ? "waits" : t.state || "–"), "words"],
   ["Worker", (t) => t.worker, "words"],
   ["Waits for, or failed", (t) => t.problem || t.waits_for || "", "words"],
+  ["Tuples waiting", (t) => count(t.pending), null, (t) => t.pending],
   ["Final up to", (t) => time(t.cut)],
   ["Reads", (t) => perSecond(t.inputs_per_s), null, (t) => t.inputs_per_s],
   ["Share of all read", (t) => inputShare(t.input_share), null, (t) => t.input_share?.[0] ?? ""],
   ["Core", (t) => share(t.busy), null, (t) => t.busy],
   ["State size", (t) => bytes(t.state_bytes), null, (t) => t.state_bytes],
-  ["Memory budget", (t) => (t.memory ? `${bytes(t.memory[0])} of ${bytes(t.memory[1])}` : "–")],
+  ["Memory budget", (t) => (t.memory ? `${bytes(t.memory[0])} of ${bytes(t.memory[1])}` : "none")],
   ["On disk", (t) => onDisk(t.disk), null, (t) => (t.disk ? `${t.disk[0]} tuples, ${t.disk[1]} groups spilled so far` : "")],
-  ["Spilled pairs to join", (t) => count(t.owed), null, (t) => t.owed],
-  ["Tuples waiting", (t) => count(t.pending), null, (t) => t.pending],
+  ["Spilled pairs to join", (t) => (t.memory ? count(t.owed) : "–"), null, (t) => t.owed],
   ["Results", (t) => count(t.results), null, (t) => t.results],
   ["Late", (t) => count(t.late), null, (t) => t.late],
 ];
 
+// Columns without a value for any task are left out.
 function showTasks() {
+  const { tasks } = then ?? state;
+  const columns = TASK_COLUMNS.filter(([, show]) => !tasks.length || tasks.some((task) => show(task) !== "–"));
   const head = element("tr");
-  for (const [name, , kind] of TASK_COLUMNS) head.append(element("th", name, { scope: "col", ...(kind ? { class: kind } : {}) }));
-  const rows = (then ?? state).tasks.map((task) => {
+  for (const [name, , kind] of columns) head.append(element("th", name, { scope: "col", ...(kind ? { class: kind } : {}) }));
+  const rows = tasks.map((task) => {
     const row = element("tr");
-    for (const [, show, kind, exact] of TASK_COLUMNS) {
+    for (const [, show, kind, exact] of columns) {
       row.append(element("td", show(task), { ...(kind ? { class: kind } : {}), ...(exact ? { title: String(exact(task)) } : {}) }));
     }
     return row;
@@ -156,7 +159,7 @@ function showHistory() {
 
 function show() {
   setText(at("query"), state.query);
-  setText(at("sink"), state.sink ? `results in topic ${state.sink}` : "");
+  setText(at("sink"), `${state.sink ? `· results in topic ${state.sink} ` : ""}· times in UTC`);
   setText(at("problem"), state.problem);
   setText(at("text"), state.text);
   showHeadline();

@@ -1,18 +1,22 @@
-"""Notices what happens to the tasks of a query, from what tasks and workers publish: failures and restarts.
+"""Notices what happens to the tasks of a query, from what tasks and workers publish: failures, restarts, silent input.
 
-`services.ui.watch.live` calls `failure` and `restart` and keeps what they return in the history of the query.
+`services.ui.watch.live` calls these functions and keeps what they return in the history of the query.
 """
 
 from __future__ import annotations
 
 from schemas.messages.control import TaskHealth, TaskStatistics
+from schemas.timestamps import format_iso
 from services.ui.watch.history import Report
 
 MOST_LETTERS = 300
 """The text of a failure is cut after so many."""
 
+SILENT_S = 10.0
+"""Partitions that are silent for less are not worth a mark."""
+
 Event = tuple[str, str]
-"""Its kind, `failure` or `restart`, and a sentence about it."""
+"""Its kind, `failure`, `restart` or `silence`, and a sentence about it."""
 
 
 def failure(before: TaskHealth | None, now: TaskHealth) -> Event | None:
@@ -25,6 +29,23 @@ def failure(before: TaskHealth | None, now: TaskHealth) -> Event | None:
     if not since or (before is not None and (problem, since) == _problem(before)):
         return None
     return "failure", f"Task {now.task} on {now.worker} failed: {problem[:MOST_LETTERS]}"
+
+
+def silence(before: TaskHealth | None, now: TaskHealth) -> Event | None:
+    """Return that silent partitions have begun, or have ceased, to hold a task's results; otherwise None."""
+    held, was = _longest_silence(now), None if before is None else _longest_silence(before)
+    if (held is None) == (was is None):
+        return None
+    if held is None:
+        return "silence", f"Results of task {now.task} go on"
+    topic, partition, seconds = held
+    since = format_iso(now.sent_ms - int(seconds * 1000))[11:19]
+    return "silence", f"Results of task {now.task} wait for {topic} partition {partition}, silent since {since}"
+
+
+def _longest_silence(health: TaskHealth) -> tuple[str, int, float] | None:
+    longest = max(health.silent, key=lambda one: one[2], default=None)
+    return None if longest is None or longest[2] < SILENT_S else longest
 
 
 def _problem(health: TaskHealth) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from operators.explain.analyze import Observation
 from operators.groups.statistics import GroupStatistics
 from schemas.errors import DataError
 from schemas.messages.control import Decision, Measured, TaskHealth, TaskStatistics
-from services.ui.watch.events import failure, restart
+from services.ui.watch.events import failure, restart, silence
 from services.ui.watch.headline import ABSENT_S, Headline, TaskView, headline
 from services.ui.watch.history import APART_MS, History, Report
 from services.ui.watch.joins import busy_by_join
@@ -203,8 +203,9 @@ class LiveQuery:
                 if task.health is not None and message.commits >= task.health.commits:
                     gained_s = message.commit_s - task.health.commit_s
                     self._timeline.committed(message.sent_ms, message.commits - task.health.commits, gained_s)
-                if (event := failure(task.health, message)) is not None:
-                    self._timeline.happened(message.sent_ms, *event)
+                for event in (failure(task.health, message), silence(task.health, message)):
+                    if event is not None:
+                        self._timeline.happened(message.sent_ms, *event)
                 task.health = message
             else:
                 self._report(task, message)

@@ -76,6 +76,17 @@ def test_a_failure_is_noticed_when_it_is_told_for_the_first_time() -> None:
     assert _happened(running) == [(begin_s + 1, "failure", text), (begin_s + 5, "failure", text)]
 
 
+def test_silent_input_is_noticed_when_it_begins_and_ends() -> None:
+    running = Running()
+    for silent in ([], [("t", 1, 4.0)], [("t", 1, 12.0), ("t", 0, 7.0)], [("t", 1, 13.0)], [], []):
+        running.second(health={0: {"silent": silent}})
+    begin_s = BEGIN_MS // 1000
+    assert _happened(running) == [
+        (begin_s + 2, "silence", "Results of task 0 wait for t partition 1, silent since 11:59:50"),
+        (begin_s + 4, "silence", "Results of task 0 go on"),
+    ]
+
+
 def test_another_incarnation_of_a_task_is_a_restart() -> None:
     running = Running(2)
     running.second()

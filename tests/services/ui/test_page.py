@@ -161,9 +161,15 @@ def test_a_task_that_reads_more_than_its_share_is_marked(opened: Opened) -> None
 
 def test_a_silent_partition_is_named(opened: Opened) -> None:
     running = star()
-    running.second(health={0: {"silent": [("humidity", 2, 41.0)]}})
+    topic = running.query.source("A").stream.topic
+    waits = f"held back by {topic}[2]"
+    for _ in range(3):  # the history shows seconds that are over
+        running.second(health={0: {"silent": [(topic, 2, 41.0)], "waits_for": waits}})
     shown = opened(running)
-    shown.until("h1", "held by humidity partition 2, silent for 41.0 s")
+    shown.until("h1", f"held by {topic} partition 2, silent for 41.0 s")
+    shown.until('g.node[data-id="A"]', "partition 2 silent")
+    shown.until("#tasks tbody", "waits")
+    shown.until("#happened", f"Results of task 0 wait for {topic} partition 2, silent since ")
     shown.keep("silent")
 
 
