@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.aggregate.groups import Groups
-from operators.aggregate.lifetimes import NEVER, Events, LivingResults
+from operators.aggregate.lifetimes import Events, LivingResults
 from operators.aggregate.values import Reading, Values
 from operators.data.evaluate import Resolve, evaluate
 from operators.data.tuples import FOREVER, Tuples
@@ -128,7 +128,7 @@ class Aggregator:
         resolve = sources.resolver(found.aliases, found.rows)
         expiry = self._expiry(found, resolve)
         begin = -(-found.ts // self._every)
-        end = np.where(expiry >= FOREVER, NEVER, expiry // self._every + 1)
+        end = np.where(expiry >= FOREVER, FOREVER, expiry // self._every + 1)
         seen = begin < end
         if not seen.all():
             found, begin, end = found.take(seen), begin[seen], end[seen]

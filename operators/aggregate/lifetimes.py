@@ -19,12 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from operators.aggregate.groups import grown
+from operators.data.tuples import FOREVER
 from operators.kernels.heap import heap_push, heap_take
 from schemas.columns import I64, Mask
 
 FIRST_CAPACITY = 1024
-NEVER = 2**62
-"""The end of a result whose end is not known yet."""
 
 _SLOT_MASK = np.int64(2**32 - 1)
 _REUSE_MASK = np.int64(2**31 - 1)
@@ -114,7 +113,7 @@ class LivingResults:
         Args:
             groups: (n,) the group of each result.
             begin: (n,) first multiples; unless `late`, ascending and none before those of earlier results.
-            end: (n,) the multiples after the last, larger than `begin`; NEVER where the end is not known.
+            end: (n,) the multiples after the last, larger than `begin`; FOREVER where the end is not known.
             late: the results are not in the order of their ts.
         """
         n = len(groups)
@@ -137,7 +136,7 @@ class LivingResults:
             self._waiting_late.push(begin, items)
         else:
             self._waiting.append((begin, items))
-        ends = end < NEVER
+        ends = end < FOREVER
         self._leaving.push(end[ends], items[ends])
         return slots
 

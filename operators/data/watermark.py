@@ -15,7 +15,8 @@ END = 2**63 - 1
 """The watermark of an input that has ended."""
 
 NEVER = -(2**62)
-"""The clock of a partition without any tuple yet; far from int64's edge, so arithmetic is safe."""
+"""Before every event time, such as the clock of a partition without any tuple yet. It is far from int64's edge, so
+arithmetic is safe."""
 
 
 class PartitionClock:

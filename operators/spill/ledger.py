@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from operators.data.tuples import FOREVER
-from operators.data.watermark import END
+from operators.data.watermark import END, NEVER
 from operators.plan.plan import Join
-from operators.spill.spilled_part import FAR_PAST, SpilledPart, SpilledPiece
+from operators.spill.spilled_part import SpilledPart, SpilledPiece
 from operators.state.match import LEFT
 from schemas.columns import I64
 
@@ -62,8 +62,8 @@ class Ledger:
             if part.late and not part.pieces[1 - side]:
                 parts[at] = _with_pieces(part, side, (*part.pieces[side], *pieces))
                 return
-        parts.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
-        self._record_since(group, FAR_PAST)
+        parts.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), NEVER, late=True))
+        self._record_since(group, NEVER)
 
     def _record_since(self, group: Group, since: int) -> None:
         self._since[group] = min(self._since.get(group, END), since)
@@ -111,7 +111,7 @@ class Ledger:
         """The groups of a join that have late parts."""
         return {g for (j, g), parts in self._parts.items() if j == join and any(part.late for part in parts)}
 
-    def due(self, join: int, cut: int, overdue_since: int = FAR_PAST) -> list[int]:
+    def due(self, join: int, cut: int, overdue_since: int = NEVER) -> list[int]:
         """The groups of a join that have to be cleaned up before `purge(cut)`, and those with a part that has had
         pending results since `overdue_since` or earlier; ascending."""
         oldest = self.since(join)

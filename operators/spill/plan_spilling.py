@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from operators.data.statistics import SpillStatistics
-from operators.data.watermark import END
+from operators.data.watermark import END, NEVER
 from operators.join.executor import Executor
 from operators.join.tree import XJoinTree
 from operators.spill.backlog import Backlog
@@ -20,7 +20,7 @@ from operators.spill.block_store import BlockStore
 from operators.spill.cleanup.by_join import ConsumeResults
 from operators.spill.counters import SpillCounters
 from operators.spill.replay import SpillReplay
-from operators.spill.spilled_part import FAR_PAST, ROW, PieceWriter, materialise
+from operators.spill.spilled_part import ROW, PieceWriter, materialise
 from operators.spill.spilling import MakeProductivity, MemoryBudget, StateSpiller
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
@@ -235,7 +235,7 @@ class PlanSpilling:
         if not self._replaying:
             self._events.append(event)
 
-    def attach(self, executor: Executor, cut: int, *, delivered: int = FAR_PAST) -> None:
+    def attach(self, executor: Executor, cut: int, *, delivered: int = NEVER) -> None:
         """Spill this executor's plan from now on; the plan before it must have no pending results.
 
         Args:

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
-from operators.data.watermark import END
-from operators.spill.spilled_part import FAR_PAST
+from operators.data.watermark import END, NEVER
 from schemas.messages.spills import SpillEvent
 
 
@@ -25,9 +24,9 @@ class SpillReplay:
         delivered: results before this event time were delivered under an earlier plan than the one that runs.
     """
 
-    def __init__(self, events: Sequence[SpillEvent] = (), until: int = FAR_PAST) -> None:
+    def __init__(self, events: Sequence[SpillEvent] = (), until: int = NEVER) -> None:
         plans = [i for i, event in enumerate(events) if event.kind == "plan"]
-        self.delivered = events[plans[-1]].at if plans else FAR_PAST
+        self.delivered = events[plans[-1]].at if plans else NEVER
         self._events = deque(events[plans[-1] + 1 :] if plans else events)
         self._until = until
         late = (event.groups for event in self._events if event.kind == "late")

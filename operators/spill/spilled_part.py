@@ -31,9 +31,6 @@ block costs as much as many tuples."""
 UNSHARED = -1
 """`SpilledPiece.begin` of a piece that is alone in its block or batch."""
 
-FAR_PAST = -(2**62)
-"""Before every tuple."""
-
 
 def materialise(sources: Sources, tuples: Tuples) -> Batch:
     """Tuples with all stored columns of their components; `ts` is the tuple's own."""

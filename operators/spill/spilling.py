@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from operators.data.tuples import FOREVER, Tuples
+from operators.data.watermark import NEVER
 from operators.join.binary_join import BinaryJoin
 from operators.join.tree import XJoinTree
 from operators.plan.plan import Join
@@ -31,7 +32,7 @@ from operators.spill.eviction import CHUNK_BYTES, TAKEN_SHARE, Eviction
 from operators.spill.grouped import GroupedEntries
 from operators.spill.ledger import Ledger
 from operators.spill.productivity import GroupProductivity, Productivity
-from operators.spill.spilled_part import FAR_PAST, PieceReader, PieceWriter, SpilledPart, SpilledPiece, materialise
+from operators.spill.spilled_part import PieceReader, PieceWriter, SpilledPart, SpilledPiece, materialise
 from operators.spill.strategies import SpillCandidates, choose, strategy_of
 from operators.spill.worker_memory import WorkerMemory
 from operators.state.match import LEFT, RIGHT
@@ -110,7 +111,7 @@ class StateSpiller:
         counters: SpillCounters,
         on_event: Callable[[SpillEvent], None],
         *,
-        delivered: int = FAR_PAST,
+        delivered: int = NEVER,
         consume: ConsumeResults | None = None,
         productivity: MakeProductivity | None = None,
         fixed: Callable[[], int] = int,
@@ -149,8 +150,8 @@ class StateSpiller:
         self._growth_bytes = 0
         self._choose_above = HIGH_WATER * budget.limit_bytes
         # What expired before this can match nothing, and its source tuples may be gone.
-        self._kept_from = FAR_PAST
-        self._purged_to = [FAR_PAST] * len(self._joins)
+        self._kept_from = NEVER
+        self._purged_to = [NEVER] * len(self._joins)
         self._cleanup = PlanCleanup(
             tree.sources, self._joins, self._parents, self._ledger, blocks, writer, counters, delivered, consume
         )
@@ -420,7 +421,7 @@ class StateSpiller:
     def _overdue_since(self, j: int, cut: int) -> int:
         """The age from which a join's parts are due because of `due_ms` or of ROWS windows. In the latter case one of
         its streams has since received as many tuples as its window counts, and at least `due_rows`."""
-        overdue_since = FAR_PAST if self._budget.due_ms is None else cut - self._budget.due_ms
+        overdue_since = NEVER if self._budget.due_ms is None else cut - self._budget.due_ms
         for alias in self._joins[j].aliases:
             if alias in self._sources.rows_windows:
                 store = self._sources.store(alias)

@@ -90,8 +90,9 @@ class CleanupTask:
 
 def _pending_rows(cleanup: OfflineCleanup, join: int, group: int, rows: Iterable[Row]) -> Iterator[Row]:
     """A group's pending results, a row per block."""
+    from operators.data.watermark import NEVER
     from operators.spill.cleanup.offline import LateInput, with_late
-    from operators.spill.spilled_part import FAR_PAST, PieceWriter, SpilledPart, SpilledPiece
+    from operators.spill.spilled_part import PieceWriter, SpilledPart, SpilledPiece
 
     blocks = RowBlocks()
     parts: list[SpilledPart] = []
@@ -116,5 +117,5 @@ def _pending_rows(cleanup: OfflineCleanup, join: int, group: int, rows: Iterable
         else:
             name, to, batch, expiry = f"results/{group}", (cleanup.joins, group, 0, 0), found, found.ts
         for piece in writer.write(name, batch, expiry):
-            yield (*to, piece.key, FAR_PAST, to[2] == LATE_PART, piece.rows, piece.last, made.get(piece.key))
+            yield (*to, piece.key, NEVER, to[2] == LATE_PART, piece.rows, piece.last, made.get(piece.key))
             made.delete([piece.key])

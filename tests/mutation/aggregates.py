@@ -73,7 +73,7 @@ AGGREGATES: dict[str, tuple[tuple[str, str], ...]] = {
         ("free[: self._free_count] = self._free[: self._free_count]", "free[: self._free_count] = 0"),
     ),
     "aggregate/lifetimes.py": (
-        ("ends = end < NEVER", "ends = end <= NEVER"),
+        ("ends = end < FOREVER", "ends = end <= FOREVER"),
         ("self._leaving.take(last + 1)", "self._leaving.take(last)"),
         ("            self._reuses[over[~seen]] += 1  # they must not enter\n", "            pass\n"),
         ("seen = self._begin[over] < ends", "seen = self._begin[over] <= ends"),

@@ -27,7 +27,7 @@ BACKLOG: dict[str, tuple[tuple[str, str], ...]] = {
         ("            found = found.take(found.ts >= self._delivered)\n", ""),
         ("found.take(found.ts >= self._delivered)", "found.take(found.ts > self._delivered)"),
         ("blocks, [parts]).missing_results():", "blocks, [parts[:-1]]).missing_results():"),
-        ("FAR_PAST, late=True))", "FAR_PAST))"),
+        ("NEVER, late=True))", "NEVER))"),
         ("    for side in (LEFT, RIGHT):\n        pieces", "    for side in (LEFT,):\n        pieces"),
         (" | set(late_inputs.pieces[join]))", ")"),
         ("        late_inputs.write()\n", ""),
@@ -40,7 +40,7 @@ BACKLOG: dict[str, tuple[tuple[str, str], ...]] = {
 """Per file under operators/. Those of `spill/spilling.py` are in `SPILLING_BACKLOG`, since others have some too."""
 
 SPILLING_BACKLOG: tuple[tuple[str, str], ...] = (
-    ("            delivered=self._cleanup.delivered,\n", "            delivered=FAR_PAST,\n"),
+    ("            delivered=self._cleanup.delivered,\n", "            delivered=NEVER,\n"),
     ("        self._ledger.clear()\n        return backlog", "        return backlog"),
     ("                    self._ledger.add((j, g), SpilledPart((left, right), cut))\n", "                    pass\n"),
 )
@@ -77,7 +77,7 @@ OUTSIDE: dict[str, tuple[tuple[str, str], ...]] = {
     "ops/spark/cleanup_task.py": (
         ("            late = pieces",
          "            parts.append(SpilledPart((tuple(pieces[0]), tuple(pieces[1])), since))"),
-        ("        since = own[0][5]", "        since = FAR_PAST"),
+        ("        since = own[0][5]", "        since = NEVER"),
         ("pieces[side].append(", "pieces[0].append("),
         ("{found.side}/{join}/{group}", "{found.side}/{join}"),
         ("(cleanup.joins, group, 0, 0)", "(cleanup.joins, 0, 0, 0)"),

@@ -33,12 +33,12 @@ SPILLING: dict[str, tuple[tuple[str, str], ...]] = {
         ("[min(bound, self._since.get((join, g), END)) for g in groups]", "[bound for g in groups]"),
         ("            del self._since[group]\n", "            pass\n"),
         ("(*own[:k], *by, *own[k + 1 :])", "(*own[:k], *by)"),
-        ("FAR_PAST, late=True))", "FAR_PAST))"),
+        ("NEVER, late=True))", "NEVER))"),
         ("            if part.late and not part.pieces[1 - side]:", "            if not part.pieces[1 - side]:"),
         ("_with_pieces(part, side, (*part.pieces[side], *pieces))", "_with_pieces(part, side, pieces)"),
-        ("        parts.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))\n"
-         "        self._record_since(group, FAR_PAST)\n",
-         "        parts.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))\n"),
+        ("        parts.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), NEVER, late=True))\n"
+         "        self._record_since(group, NEVER)\n",
+         "        parts.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), NEVER, late=True))\n"),
     ),
     "spill/cleanup/missed_results.py": (
         ("for pairs in match.find_timeless(side,", "for pairs in match.find_timeless(LEFT,"),

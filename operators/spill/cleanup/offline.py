@@ -21,13 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from operators.data.tuples import Tuples
+from operators.data.watermark import NEVER
 from operators.kernels.partition import groups_of
 from operators.plan.plan import Join, parse_plan, postorder
 from operators.spill.backlog import Backlog
 from operators.spill.block_store import BlockStore
 from operators.spill.cleanup.missed_results import CleanupSources, GroupMerge
 from operators.spill.productivity import heights_of
-from operators.spill.spilled_part import FAR_PAST, PieceWriter, SpilledPart, SpilledPiece, batch_bytes, materialise
+from operators.spill.spilled_part import PieceWriter, SpilledPart, SpilledPiece, batch_bytes, materialise
 from operators.state.match import LEFT, RIGHT, Match
 from schemas.columns import I64, Batch
 from schemas.query import Query
@@ -132,7 +133,7 @@ def with_late(parts: Sequence[SpilledPart], late: Sequence[Sequence[SpilledPiece
     for side in (LEFT, RIGHT):
         pieces = tuple(late[side])
         if pieces:
-            found.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), FAR_PAST, late=True))
+            found.append(SpilledPart((pieces, ()) if side == LEFT else ((), pieces), NEVER, late=True))
     return found
 
 

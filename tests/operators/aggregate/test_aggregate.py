@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from operators.aggregate import groups as groups_module
 from operators.aggregate.groups import Groups
-from operators.aggregate.lifetimes import NEVER, EventQueue, Events, LivingResults
+from operators.aggregate.lifetimes import EventQueue, Events, LivingResults
 from operators.aggregate.values import Reading, Values
+from operators.data.tuples import FOREVER
 from operators.engine.engine import Engine
 from schemas.columns import Batch, Column
 from schemas.language.program import parse_program
@@ -275,7 +276,7 @@ def test_a_slot_is_used_again_and_old_ends_do_not_matter() -> None:
     assert (events.multiples.tolist(), events.signs.tolist()) == ([1, 3], [1, 1, -1])
     assert over.tolist() == [slots[0]]
     living.free(over)
-    again = living.add(np.array([8]), np.array([4]), np.array([NEVER]))
+    again = living.add(np.array([8]), np.array([4]), np.array([FOREVER]))
     assert again.tolist() == [slots[0]]
     events, over = living.take(20)
     assert (events.multiples.tolist(), events.groups.tolist(), events.signs.tolist()) == ([4, 9], [8, 7], [1, -1])
@@ -285,7 +286,7 @@ def test_a_slot_is_used_again_and_old_ends_do_not_matter() -> None:
 
 def test_a_result_that_a_window_ends_before_it_is_seen_has_no_events() -> None:
     living = LivingResults(["A"])
-    slots = living.add(np.array([0, 0]), np.array([2, 2]), np.array([NEVER, NEVER]))
+    slots = living.add(np.array([0, 0]), np.array([2, 2]), np.array([FOREVER, FOREVER]))
     living.watch("A", np.array([1, 5]), slots)
     _, items = living.take_watched("A", 2)
     living.end(np.array([2]), items)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from operators.data.watermark import NEVER
 from operators.spill.cleanup import by_join, steps
 from operators.spill.cleanup.by_join import PlanCleanup
 from operators.spill.cleanup.steps import CleanupSteps
-from operators.spill.spilled_part import FAR_PAST
 from operators.state.match import LEFT
 from tests.operators.spill.loaded_plan import TUPLES, LoadedPlan
 
@@ -41,7 +41,7 @@ class EvictedJoin:
         self.sizes = [plan.ledger.size((0, g)) for g in range(GROUPS)]
         parents = ((1, LEFT), None)
         self.plan_cleanup = Counted(
-            plan.sources, plan.joins, parents, plan.ledger, plan.blocks, plan.writer, plan.counters, FAR_PAST, None
+            plan.sources, plan.joins, parents, plan.ledger, plan.blocks, plan.writer, plan.counters, NEVER, None
         )
         self.cleaned_groups: list[list[int]] = []
         self.cleanup = CleanupSteps(

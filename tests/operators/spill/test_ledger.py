@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from operators.data.watermark import END
+from operators.data.watermark import END, NEVER
 from operators.spill.ledger import Ledger
-from operators.spill.spilled_part import FAR_PAST, SpilledPart, SpilledPiece
+from operators.spill.spilled_part import SpilledPart, SpilledPiece
 from schemas.columns import I64
 
 
@@ -37,14 +37,14 @@ def test_pending_pairs() -> None:
     ledger.add((0, 1), part(0, 4, 20))
     assert ledger.pending_pairs(nothing) == 4 * 3
     assert shown(ledger) == {0: [END, 10]}
-    ledger.add((0, 1), part(5, 0, FAR_PAST, late=True))
-    ledger.add((0, 1), part(0, 1, FAR_PAST, late=True))
+    ledger.add((0, 1), part(5, 0, NEVER, late=True))
+    ledger.add((0, 1), part(0, 1, NEVER, late=True))
     assert ledger.pending_pairs(nothing) == 4 * 3 + 5 * 8 + 1 * 8
     ledger.add((0, 0), part(7, 7, 15))
     memory = {0: (counts(0, 1), counts(0, 2))}
     assert ledger.pending_pairs(memory) == 4 * 3 + 5 * 8 + 1 * 8 + 1 * 9 + 2 * 8
-    assert shown(ledger) == {0: [15, FAR_PAST]}
+    assert shown(ledger) == {0: [15, NEVER]}
     ledger.add((1, 0), part(1, 1, 15))
-    assert shown(ledger) == {0: [15, FAR_PAST], 1: [15, END]}
+    assert shown(ledger) == {0: [15, NEVER], 1: [15, END]}
     memory[1] = counts(3, 0), counts(0, 0)
     assert ledger.pending_pairs(memory) == 4 * 3 + 5 * 8 + 1 * 8 + 1 * 9 + 2 * 8 + 3
