@@ -499,8 +499,16 @@ class Output:
         return self.path[1] if self.path[0] == HEADERS else None
 
 
+TIMESTAMP_KEY = "_ts"
+"""The key of a result with its event time."""
+
+PHASE_KEY = "_phase"
+CLEANUP_PHASE = "cleanup"
+"""The `_phase` of results that were pending because of a shortage of memory, and are produced after their time."""
+
 OP_KEY = "_op"
-"""The column that a set difference adds: "+" where a tuple enters the answer, "-" where it leaves the answer."""
+"""The column that a set difference adds: "+" where a tuple enters the answer, "-" where it leaves the answer. In a file
+of a table's versions "-" ends a row."""
 
 GROUPED = ""
 """The alias of a column that holds a group's value or aggregate; no source has this alias."""
@@ -592,10 +600,6 @@ def looked_up(alias: str, name: str) -> str:
     """What a column of a looked-up row is called among those of the tuple; no declared column is called so."""
     return f"{alias}.{name}"
 
-
-OP_KEY = "_op"
-"""The column that a set difference adds: "+" where a tuple enters the answer, "-" where it leaves the answer. In a file
-of a table's versions "-" ends a row."""
 
 GONE = "_gone"
 """The column, BOOLEAN, that says of a version of a table's row that the row ends with it."""

@@ -16,10 +16,10 @@ from dataclasses import replace
 import msgspec
 
 from ops.spark.topics import ends_of, records
-from schemas.codecs.encode import CLEANUP_PHASE
 from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
+from schemas.query import CLEANUP_PHASE
 from services.delivery.epoch_output import Delivery, RejectedRecord
 from services.delivery.sink import Aborted, Fenced
 from services.delivery.transactional import TransactionalSink

@@ -14,11 +14,11 @@ from ops.spark.aggregates import emissions
 from ops.spark.answer import RESULT_TS, History, answer, output_column
 from ops.spark.difference import RESULT_OP, changes
 from schemas.avro.result_schema import field_name
-from schemas.codecs.encode import TIMESTAMP_KEY, encode_results, member_array
+from schemas.codecs.encode import encode_results, member_array
 from schemas.columns import Batch, Column
 from schemas.errors import StateError, UsageError
 from schemas.members import result_members
-from schemas.query import OP_KEY, Field, Query, ResultFormat, Stream, Type, type_of
+from schemas.query import OP_KEY, TIMESTAMP_KEY, Field, Query, ResultFormat, Stream, Type, type_of
 from services.files.sinks import LineSink
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from schemas.avro.encoder import add_sizes_of, write_column
-from schemas.avro.result_schema import PHASE_FIELD, TIMESTAMP_FIELD, field_name
+from schemas.avro.result_schema import field_name
 from schemas.avro.schema import MAX_NESTING, Avro, AvroField
 from schemas.codecs.encode import Encoded
 from schemas.codecs.kernels.avro_writer import write_same
@@ -23,7 +23,7 @@ from schemas.columns import I64, U8, Batch, Column
 from schemas.errors import DataError
 from schemas.fitting import Convert, Fit, as_it_is, fitted, symbols, times, whole
 from schemas.members import Member, value_members
-from schemas.query import Query, Type, type_of
+from schemas.query import PHASE_KEY, TIMESTAMP_KEY, Query, Type, type_of
 
 _PER_MS: Final = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
 _INT: Final = whole(-(2**31), 2**31 - 1)
@@ -116,12 +116,12 @@ def given_values(schema: Avro, query: Query) -> Callable[[int], GivenAvroValues]
     """
     types = [type_of(output.expr) for output in query.outputs]
     types += [Type.STRING] if query.subtracted else []
-    own = [Member(TIMESTAMP_FIELD, len(types)), Member(PHASE_FIELD, len(types) + 1)]
+    own = [Member(TIMESTAMP_KEY, len(types)), Member(PHASE_KEY, len(types) + 1)]
     names = {field.name for field in schema.fields}
     members = [*value_members(query), *(member for member in own if member.name in names)]
     pieces = tuple(_joined(_record(schema, members, [*types, Type.TIMESTAMP, Type.STRING], "")))
     if any(isinstance(one, _Value) and one.column == own[1].column and not one.fit.nullable for one in pieces):
-        raise DataError(f"field {PHASE_FIELD!r} of the schema is never null, and only late results have one")
+        raise DataError(f"field {PHASE_KEY!r} of the schema is never null, and only late results have one")
     return lambda number: GivenAvroValues(number, pieces)
 
 

@@ -19,10 +19,8 @@ import orjson
 
 from schemas.avro.schema import PRIMITIVES
 from schemas.members import Member, value_members
-from schemas.query import OP_KEY, Query, Type, type_of
+from schemas.query import OP_KEY, PHASE_KEY, TIMESTAMP_KEY, Query, Type, type_of
 
-TIMESTAMP_FIELD: Final = "_ts"
-PHASE_FIELD: Final = "_phase"
 NOTHING_FIELD: Final = "group"
 
 _TIMESTAMP: Final = {"type": "long", "logicalType": "timestamp-millis"}
@@ -51,9 +49,9 @@ def value_schema(query: Query, record: str) -> str:
     """
     types = [_nullable(type_of(output.expr)) for output in query.outputs]
     fields = _fields(value_members(query), [*types, {"type": "string"}], record, set())
-    fields.append({"name": TIMESTAMP_FIELD, "type": _TIMESTAMP})
+    fields.append({"name": TIMESTAMP_KEY, "type": _TIMESTAMP})
     if has_phase(query):
-        fields.append({"name": PHASE_FIELD, **_nullable(Type.STRING)})
+        fields.append({"name": PHASE_KEY, **_nullable(Type.STRING)})
     return _record(record, fields)
 
 
@@ -91,7 +89,7 @@ def same_field(members: Iterable[Member], *, as_json: bool = False) -> tuple[str
     Args:
         as_json: whether names must also differ in the form that Protobuf gives them in JSON: `room_id` as `roomId`.
     """
-    return _same_field(members, (TIMESTAMP_FIELD, PHASE_FIELD, OP_KEY), as_json)
+    return _same_field(members, (TIMESTAMP_KEY, PHASE_KEY, OP_KEY), as_json)
 
 
 def _same_field(members: Iterable[Member], others: Iterable[str], as_json: bool) -> tuple[str, str] | None:

@@ -11,7 +11,6 @@ import io
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import polars as pl
@@ -21,12 +20,7 @@ from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import UsageError
 from schemas.expression_text import text_of
 from schemas.members import Member, flat_members
-from schemas.query import OP_KEY, Query, Type, group_column, type_of
-
-TIMESTAMP_KEY: Final = "_ts"
-PHASE_KEY: Final = "_phase"
-CLEANUP_PHASE: Final = "cleanup"
-"""The `_phase` of results that were pending because of a shortage of memory, and are produced after their time."""
+from schemas.query import OP_KEY, PHASE_KEY, TIMESTAMP_KEY, Query, Type, group_column, type_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from schemas.codecs.decoded import DeadLetter, Decoded
 from schemas.columns import I64
 from schemas.errors import DataError
 from schemas.members import Member, value_members
-from schemas.query import ELEMENT, ORDINAL, Array, Field, Path, Query, Type, type_of
+from schemas.query import ELEMENT, ORDINAL, PHASE_KEY, TIMESTAMP_KEY, Array, Field, Path, Query, Type, type_of
 
 MAX_NESTING: Final = 50
 MAX_COLUMNS: Final = 10_000
@@ -194,10 +194,10 @@ def value_json_schema(query: Query, record: str) -> str:
     """
     types = [_nullable(type_of(output.expr)) for output in query.outputs]
     properties = _properties(value_members(query), [*types, {"type": "string"}])
-    required = [*properties, "_ts"]
-    properties["_ts"] = {"type": "integer"}
+    required = [*properties, TIMESTAMP_KEY]
+    properties[TIMESTAMP_KEY] = {"type": "integer"}
     if query.aggregation is None and not query.subtracted:
-        properties["_phase"] = {"type": "string"}
+        properties[PHASE_KEY] = {"type": "string"}
     return _schema(record, _object(properties, required))
 
 

@@ -35,7 +35,10 @@ from schemas.members import members_of
 from schemas.paths import path_text
 from schemas.query import (
     HEADERS,
+    OP_KEY,
     ORDINAL,
+    PHASE_KEY,
+    TIMESTAMP_KEY,
     Array,
     ColumnRef,
     Compare,
@@ -53,7 +56,7 @@ from schemas.query import (
     type_of,
 )
 
-RESERVED_OUTPUTS = ("_ts", "_phase", "_op")
+RESERVED_OUTPUTS = (TIMESTAMP_KEY, PHASE_KEY, OP_KEY)
 """Keys of a result object that Weir writes itself."""
 
 MAX_LEVELS = 32

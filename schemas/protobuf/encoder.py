@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas.avro.result_schema import NOTHING_FIELD, PHASE_FIELD, TIMESTAMP_FIELD, field_name, has_phase
+from schemas.avro.result_schema import NOTHING_FIELD, field_name, has_phase
 from schemas.codecs.encode import Encoded
 from schemas.codecs.kernels.protobuf_writer import (
     add_number_sizes,
@@ -37,7 +37,7 @@ from schemas.codecs.kernels.protobuf_writer import (
 from schemas.codecs.results import read_only, write_records
 from schemas.columns import I64, U8, Batch, Column, Mask
 from schemas.members import Member, flat_members, value_members
-from schemas.query import Query, Type, type_of
+from schemas.query import PHASE_KEY, TIMESTAMP_KEY, Query, Type, type_of
 
 _TYPES: Final = {
     Type.BIGINT: "optional int64",
@@ -62,8 +62,8 @@ def value_proto(query: Query, record: str) -> str:
     """
     types = [type_of(output.expr) for output in query.outputs]
     types += [Type.STRING] if query.subtracted else []
-    members = [*value_members(query), Member(TIMESTAMP_FIELD, len(types))]
-    members += [Member(PHASE_FIELD, len(types) + 1)] if has_phase(query) else []
+    members = [*value_members(query), Member(TIMESTAMP_KEY, len(types))]
+    members += [Member(PHASE_KEY, len(types) + 1)] if has_phase(query) else []
     return _proto(record, members, [*types, Type.TIMESTAMP, Type.STRING])
 
 
@@ -117,7 +117,7 @@ class ProtobufValues:
     def encode(self, batch: Batch, phase: str | None) -> Encoded:
         """Encode results."""
         members = flat_members(list(batch.columns)) if self.members is None else self.members
-        members = (*members, Member(TIMESTAMP_FIELD, len(batch.columns)))
+        members = (*members, Member(TIMESTAMP_KEY, len(batch.columns)))
         columns = [*batch.columns.values(), Column(Type.TIMESTAMP, batch.ts)]
         tail = b"" if phase is None else text(len(members) + 1, phase.encode())
         return encode_records(self.number, members, columns, tail, len(batch))

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from schemas.avro.result_schema import PHASE_FIELD, TIMESTAMP_FIELD, field_name
+from schemas.avro.result_schema import field_name
 from schemas.codecs.encode import Encoded
 from schemas.columns import Batch, Column, Mask
 from schemas.errors import DataError
@@ -22,7 +22,7 @@ from schemas.fitting import Convert, Fit, as_it_is, fitted, symbols, whole
 from schemas.members import Member, value_members
 from schemas.protobuf.encoder import Piece, encode_pieces, message, text, value, varint
 from schemas.protobuf.rules import TIMESTAMP, WRAPPERS
-from schemas.query import Query, Type, type_of
+from schemas.query import PHASE_KEY, TIMESTAMP_KEY, Query, Type, type_of
 
 F: Final = FieldDescriptor
 
@@ -160,11 +160,11 @@ def given_values(type: Descriptor, query: Query) -> Callable[[int], GivenProtobu
     types = [type_of(output.expr) for output in query.outputs]
     types += [Type.STRING] if query.subtracted else []
     members = list(value_members(query))
-    if TIMESTAMP_FIELD in type.fields_by_name:
-        members.append(Member(TIMESTAMP_FIELD, len(types)))
-    phase = type.fields_by_name.get(PHASE_FIELD)
+    if TIMESTAMP_KEY in type.fields_by_name:
+        members.append(Member(TIMESTAMP_KEY, len(types)))
+    phase = type.fields_by_name.get(PHASE_KEY)
     if phase is not None and (phase.type != F.TYPE_STRING or phase.is_repeated or phase.is_required):
-        raise DataError(f"field {PHASE_FIELD!r} of the schema is no optional string")
+        raise DataError(f"field {PHASE_KEY!r} of the schema is no optional string")
     fields = tuple(_fields(type, members, [*types, Type.TIMESTAMP], ""))
     place = _place(type)
     return lambda number: GivenProtobufValues(number, place, fields, None if phase is None else phase.number)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from operators.groups.engine import GroupEngine
 from operators.groups.sharing import group_engine
-from schemas.codecs.encode import CLEANUP_PHASE
 from schemas.columns import Batch
-from schemas.query import Query
+from schemas.query import CLEANUP_PHASE, Query
 from services.batch.file_run import COALESCED_TUPLES, FileRun, Outputs
 from services.files.sinks import ResultWriter
 from services.files.sources import SourceFile

@@ -13,9 +13,8 @@ from operators.engine.engine import Engine
 from operators.engine.executors import cheapest_executor
 from operators.plan.choose import choose_plan, sample_statistics
 from operators.plan.plan import Plan
-from schemas.codecs.encode import CLEANUP_PHASE
 from schemas.columns import Batch
-from schemas.query import Query
+from schemas.query import CLEANUP_PHASE, Query
 from services.batch.file_run import COALESCED_TUPLES, FileRun, Outputs
 from services.batch.plan_changes import PlanChange
 from services.files.sinks import ResultWriter

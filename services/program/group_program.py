@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 
 from operators.groups.engine import GroupEngine
 from operators.groups.statistics import GroupStatistics
-from schemas.codecs.encode import CLEANUP_PHASE, Encoded
+from schemas.codecs.encode import Encoded
 from schemas.columns import Batch
+from schemas.query import CLEANUP_PHASE
 from services.delivery.epoch_output import BlockRecord
 from services.formats.encoders import Encoders
 from services.process.metrics import TaskMetrics

@@ -12,9 +12,10 @@ import numpy as np
 
 from operators.data.watermark import NEVER
 from operators.distributed.edge_writer import EdgeWriter, ResultOrder
-from schemas.codecs.encode import CLEANUP_PHASE, Encoded
+from schemas.codecs.encode import Encoded
 from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
+from schemas.query import CLEANUP_PHASE
 from services.delivery.epoch_output import BlockRecord
 from services.placement.distributed import Part
 

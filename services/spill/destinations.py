@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from schemas.codecs.encode import CLEANUP_PHASE, encode_results
+from schemas.codecs.encode import encode_results
 from schemas.columns import Batch
 from schemas.errors import StateError, UsageError
 from schemas.members import result_members
-from schemas.query import Query
+from schemas.query import CLEANUP_PHASE, Query
 from services.files.sinks import STDOUT, LineSink
 from services.spill.backlog import OpenBacklog, mark_cleaned_up, rename_durably
 

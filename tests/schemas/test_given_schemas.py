@@ -21,14 +21,13 @@ from hypothesis import strategies as st
 from schemas.avro.given import GivenAvroValues
 from schemas.avro.given import given_values as given_avro
 from schemas.avro.schema import parse_avro
-from schemas.codecs.encode import CLEANUP_PHASE
 from schemas.codecs.results import JsonKeys, ResultRecords, TextKeys
 from schemas.columns import Batch, Column
 from schemas.errors import DataError
 from schemas.members import Member, flat_members, result_members
 from schemas.protobuf.compiler import compile_text
 from schemas.protobuf.given import given_values as given_protobuf
-from schemas.query import Query, Type
+from schemas.query import CLEANUP_PHASE, Query, Type
 from tests.oracle import nested
 from tests.profiles import examples
 from tests.schemas.test_nested_results import batches, field, parsed, records, renamed

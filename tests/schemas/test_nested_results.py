@@ -27,7 +27,7 @@ from schemas.avro.encoder import AvroKeys, AvroValues
 from schemas.avro.result_schema import key_schema, same_field, value_schema
 from schemas.avro.schema import parse_avro
 from schemas.codecs.decoded import Decoded
-from schemas.codecs.encode import CLEANUP_PHASE, Encoded, key_paths
+from schemas.codecs.encode import Encoded, key_paths
 from schemas.codecs.json_codec import JsonDecoder
 from schemas.codecs.json_schema import key_json_schema, value_json_schema
 from schemas.codecs.results import JsonKeys, JsonValues, KeyEncoder, ResultRecords, ValueEncoder
@@ -39,7 +39,7 @@ from schemas.members import columns_in_order, members_of, result_members, value_
 from schemas.protobuf.compiler import compile_text
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
-from schemas.query import OP_KEY, Query, ResultFormat, Stream, Type
+from schemas.query import CLEANUP_PHASE, OP_KEY, Query, ResultFormat, Stream, Type
 from services.files.sources import SourceFile
 from tests.oracle import nested
 from tests.profiles import examples

@@ -18,13 +18,13 @@ from schemas.avro.decoder import AvroDecoder
 from schemas.avro.encoder import AvroKeys, AvroValues
 from schemas.avro.result_schema import field_name, key_schema, record_name, same_field, value_schema
 from schemas.avro.schema import parse_avro
-from schemas.codecs.encode import CLEANUP_PHASE, Encoded
+from schemas.codecs.encode import Encoded
 from schemas.codecs.results import ResultRecords
 from schemas.codecs.wanted import Wanted
 from schemas.columns import Batch, Column
 from schemas.language.program import parse_program
 from schemas.members import flat_members
-from schemas.query import ColumnRef, Field, Output, Query, Stream, Subtraction, Type
+from schemas.query import CLEANUP_PHASE, ColumnRef, Field, Output, Query, Stream, Subtraction, Type
 from tests.profiles import examples
 
 VALUES: dict[Type, st.SearchStrategy[Any]] = {

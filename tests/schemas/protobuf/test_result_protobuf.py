@@ -12,7 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.codecs.encode import CLEANUP_PHASE, Encoded
+from schemas.codecs.encode import Encoded
 from schemas.codecs.results import ResultRecords
 from schemas.codecs.wanted import Wanted
 from schemas.columns import Batch, Column
@@ -23,7 +23,7 @@ from schemas.protobuf.compiler import compile_text
 from schemas.protobuf.decoder import ProtobufDecoder
 from schemas.protobuf.descriptors import ProtobufSchema
 from schemas.protobuf.encoder import ProtobufKeys, ProtobufValues, key_proto, value_proto
-from schemas.query import Field, Stream, Type
+from schemas.query import CLEANUP_PHASE, Field, Stream, Type
 from tests.profiles import examples
 
 TYPES = [*Type] * 4

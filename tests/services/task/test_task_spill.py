@@ -16,12 +16,12 @@ import pytest
 from operators.engine.engine import Engine
 from operators.plan.plan import parse_plan
 from operators.spill.spilling import MemoryBudget
-from schemas.codecs.encode import CLEANUP_PHASE, encode_results
+from schemas.codecs.encode import encode_results
 from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
 from schemas.language.program import parse_program
 from schemas.messages.spills import decode_events
-from schemas.query import Query
+from schemas.query import CLEANUP_PHASE, Query
 from services.delivery.epoch_output import BlockRecord
 from services.program.result_output import encode_pieces
 from services.spill.block_store import SpillError
