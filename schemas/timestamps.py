@@ -26,6 +26,7 @@ _ISO = re.compile(
     r"(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
     r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?"
 )
+_MILLISECONDS = re.compile(r"-?[0-9]+")
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 
@@ -50,6 +51,18 @@ def parse_iso(text: str) -> int:
     shift = (clock[3] * 60 + clock[4]) * 60
     seconds += shift if sign == "-" else -shift
     return seconds * 1000 + int((fraction or "0")[:3].ljust(3, "0"))
+
+
+def parse_event_time(text: str) -> int:
+    """The event time in an option: milliseconds, or a text that `parse_iso` reads.
+
+    Raises:
+        ValueError: another form, a date or time that does not exist, or one before 1970; the message says which.
+    """
+    ms = int(text) if _MILLISECONDS.fullmatch(text) else parse_iso(text)
+    if ms < 0:
+        raise ValueError(f"the event time {text!r} is before 1970")
+    return ms
 
 
 def format_iso(ms: int) -> str:

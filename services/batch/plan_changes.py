@@ -11,7 +11,7 @@ from operators.migration.strategies import AUTO, STRATEGIES, check_strategy
 from operators.plan.plan import Plan, parse_plan
 from schemas.errors import UsageError
 from schemas.query import Query
-from schemas.timestamps import parse_iso
+from schemas.timestamps import parse_event_time
 
 _FORM = re.compile(r"\s*(?P<ts>[^(]*?)\s*:\s*(?P<plan>\(.*\))\s*:\s*(?P<strategy>[^:()]*?)\s*", re.DOTALL)
 
@@ -40,11 +40,9 @@ def parse_plan_change(text: str, query: Query, executor: str, goal: Goal | None 
             f"milliseconds or ISO 8601 and one of the strategies {', '.join((AUTO, *STRATEGIES))}"
         )
     try:
-        cut = int(found["ts"]) if re.fullmatch(r"-?[0-9]+", found["ts"]) else parse_iso(found["ts"])
+        cut = parse_event_time(found["ts"])
     except ValueError as error:
         raise UsageError(f"--migrate: {error}") from None
-    if cut < 0:
-        raise UsageError(f"--migrate: the event time {cut} is before 1970")
     try:
         check_strategy(found["strategy"], executor, query)
     except UsageError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from schemas.errors import UsageError
 from schemas.query import Query
-from schemas.timestamps import format_iso, format_progress, parse_iso
+from schemas.timestamps import format_iso, format_progress, parse_event_time
 from services.commands.counts import counted
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, QueryArgument, QueryName, TableFiles, group_of
@@ -231,9 +230,9 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 def _time(option: str, text: str) -> int:
     try:
-        return int(text) if re.fullmatch(r"[0-9]+", text) else parse_iso(text)
+        return parse_event_time(text)
     except ValueError as error:
-        raise UsageError(f"{option} {text!r} is no event time: {error}") from None
+        raise UsageError(f"{option}: {error}") from None
 
 
 def _taken(intake: RecordCounts) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from operators.plan.plan import check_plan, parse_plan
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
 from schemas.messages.control import Done
-from schemas.timestamps import format_progress, parse_iso
+from schemas.timestamps import format_progress, parse_event_time
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, Prefer, Preference, QueryArgument, QueryName, group_of
 from services.commands.options.registry import with_registry
@@ -117,12 +116,9 @@ def migrate(
 
 def _event_time(text: str) -> int:
     try:
-        found = int(text) if re.fullmatch(r"[0-9]+", text) else parse_iso(text)
+        return parse_event_time(text)
     except ValueError as error:
         raise UsageError(f"--at: {error}") from None
-    if found < 0:
-        raise UsageError(f"--at: the event time {text!r} is before 1970")
-    return found
 
 
 def _stage(progress: MigrationProgress, wait: bool) -> str:

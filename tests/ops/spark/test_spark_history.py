@@ -516,7 +516,8 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
         (["backfill", "--source", "a=a.jsonl"], "no source for 'b'"),
         (["backfill", "--source", "c=a.jsonl", "--source", "b=b.jsonl"], "the query reads no such stream"),
         (["backfill", "--source", "a=-", "--source", "a=-", "--source", "b=b.jsonl"], "can be read once only"),
-        (["backfill", "--from", "soon"], "--from 'soon' is no event time"),
+        (["backfill", "--from", "soon"], "--from: 'soon' is not of the form YYYY-MM-DD"),
+        (["backfill", "--from", "1969-12-31"], "--from: the event time '1969-12-31' is before 1970"),
         (["backfill", "--from", "20", "--to", "20"], "must be before --to"),
         (
             ["backfill", "--source", "a=a.jsonl", "--source", "b=b.jsonl", "--out", "a.jsonl"],

@@ -161,7 +161,7 @@ def test_what_is_left_out_is_said(folder: Path, weir: Weir) -> None:
         ((*SOURCES, "--migrate", "5:(T H) jisc"), "--migrate '5:(T H) jisc': expected TS:PLAN:STRATEGY"),
         ((*SOURCES, "--migrate", "5:(T H):lazy"), "--migrate: unknown migration strategy 'lazy'; there are"),
         ((*SOURCES, "--migrate", "soon:(T H):jisc"), "--migrate: 'soon' is not of the form YYYY-MM-DD"),
-        ((*SOURCES, "--migrate", "-5:(T H):jisc"), "--migrate: the event time -5 is before 1970"),
+        ((*SOURCES, "--migrate", "-5:(T H):jisc"), "--migrate: the event time '-5' is before 1970"),
         ((*SOURCES, "--memory", "much"), "a size is a number of bytes, or a number and a unit, such as 64MiB"),
         ((*SOURCES, "--memory", "1MiB", "--spill", "top"), "no spill strategy 'top'; there are bottom-up, local-out"),
         ((*SOURCES, "--spill", "bottom-up"), "--spill bottom-up has no effect without --memory"),

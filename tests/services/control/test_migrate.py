@@ -187,6 +187,7 @@ def test_a_plan_that_cannot_be(topics: Topics, tmp_path: Path, workers: Workers)
         (("((A B) D)", "jisc"), 2, "unknown alias 'D'; the query has A, B, C"),
         (("((A B) C)", "quickly"), 2, "unknown migration strategy 'quickly'; there are"),
         (("((A B) C)", "jisc", "--at", "noon"), 2, "--at: 'noon' is not of the form"),
+        (("((A B) C)", "jisc", "--at", "-5"), 2, "--at: the event time '-5' is before 1970"),
         (("((A B) C)", "jisc"), 1, f"no worker of group 'weir-{case.sink}' has ever run"),
     ]
     for asked, code, stderr in [(workers.migrate(case, *options), code, stderr) for options, code, stderr in expected]:
