@@ -66,7 +66,7 @@ class Commit:
         partitions: how many input partitions the task has.
         points: one per stream that reads this partition, in order of first use in the query.
         tables: hex digest of each table's contents, in order of first use in the query.
-        spilled: numbers of the first spill event that a recovery needs and of the next event to be written; equal
+        spilled: numbers of the first record of the spill log that a recovery needs and of the next to be written; equal
             where it needs none. See `services.spill.spill_log`.
         incarnation: of the task that committed; with `epoch` it identifies one commit
             (`services.delivery.completion`). Empty in commits of a Weir that did not write it.

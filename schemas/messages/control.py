@@ -9,11 +9,13 @@ Seven kinds of topics, each with one partition:
   under the task's number as key; kept for minutes. `<group>.history` has one of thirty for a day. Counters start at 0
   with each incarnation of a task (`life`): differences make sense within one incarnation only. `TaskHealth` says how a
   worker sees its task, also while the task does not run. `Measured` reports what a task has measured for the choice of
-  a plan, `PartitionTotals` what was produced from partition groups that other tasks store (`operators.spill.exchange`).
+  a plan.
 - `<group>.decisions`: a `Decision` for each change of plans that was weighed, under its number as key, compacted. The
   task that decides (`services.program.leader`) reads it when it starts, and `weir decisions` for people.
-- `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, kept
-  for minutes. A `Demanded` is a request; writers announce in band what they do about it (`schemas.codecs.notice`).
+- `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, and
+  `PartitionTotals` to the tasks of an operator: how many results came from the partition groups that they store
+  (`operators.spill.exchange`). Kept for minutes. A `Demanded` is a request; writers announce in band what they do about
+  it (`schemas.codecs.notice`).
 - `weir.queries`: `RegisteredQuery` under its name as key, compacted; null drops the query. A group of queries has a
   `RegisteredGroup` under `GROUP/`, and its queries under `GROUP/NAME`.
 - `<group>.members`: a `MemberRecord` under `TASK/NAME` for each query of a group, compacted: from when until when a
