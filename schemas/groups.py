@@ -115,7 +115,7 @@ class QueryGroup:
         """Every column of an input that a predicate or an output of some query reads, each column once."""
         exprs: list[Expr] = []
         for member in self.members:
-            exprs += [*member.over_inputs.predicates, *member.over_inputs.read_of_results()]
+            exprs += [*member.over_inputs.predicates, *member.over_inputs.result_expressions()]
         return tuple(dict.fromkeys(column for expr in exprs for column in columns_of(expr)))
 
     def adding(self, query: Query) -> QueryGroup:

@@ -36,11 +36,12 @@ METADATA: dict[str, Type] = {
     "_offset": Type.BIGINT,
     "_timestamp": Type.TIMESTAMP,
 }
-"""Names, in place of a field of the value, for what else a record of a topic has; and the types of such columns. A
-header is `_headers["name"]`. In files these are fields like any other."""
+"""The parts of a Kafka record other than its value that a column may be read from (`FROM '_offset'`), each with the
+type that such a column must have. A header is `_headers["name"]`. In files these are ordinary fields."""
 
 HEADERS = "_headers"
-"""Beside naming a header of a record that is read, it is the object of a result whose members are its headers."""
+"""The name of a record's headers. As the first part of an output's alias (`"_headers.trace-id"`) it makes the output a
+header of the result."""
 
 VALUE = "value"
 KEY = "key"
@@ -256,7 +257,7 @@ class Unnest:
     Attributes:
         alias: I, of the elements.
         array: O.items.
-        names: of what each element has, in the order of the array's fields.
+        names: what the query calls the fields of an element, in the array's order.
     """
 
     alias: str
@@ -690,7 +691,7 @@ class Query:
                 return source
         raise KeyError(alias)
 
-    def read_of_results(self) -> tuple[Expr, ...]:
+    def result_expressions(self) -> tuple[Expr, ...]:
         """The expressions that are computed from each result of the join."""
         if self.aggregation is None:
             return tuple(output.expr for output in self.outputs)

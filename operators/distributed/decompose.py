@@ -296,7 +296,7 @@ class _Decomposition:
         above = [join for join in self.joins if aliases < frozenset(join.aliases)]
         exprs = [expr for join in above for expr in self.predicates_at[join]]
         exprs += [operand.expr for join in self._traced(node) for operand in self.keys[join][0]]
-        for expr in (*exprs, *self.query.read_of_results()):
+        for expr in (*exprs, *self.query.result_expressions()):
             for column in columns_of(expr):
                 if column.alias in aliases and not (len(aliases) == 1 and column.name == "_ts"):
                     found[column] = None
@@ -396,7 +396,7 @@ class _Decomposition:
     def _edge_to_aggregates(self, topic: str, node: Join) -> Edge:
         """Return the edge from the top join to the aggregates of its results."""
         times = [ColumnRef(alias, "_ts", Type.TIMESTAMP) for alias in node.aliases]
-        read = [column for expr in self.query.read_of_results() for column in columns_of(expr)]
+        read = [column for expr in self.query.result_expressions() for column in columns_of(expr)]
         groups = () if self.query.aggregation is None else self.query.aggregation.group_by
         partitions = self.split if self.forward or groups else 1
         edge = self._plain_edge(topic, node, tuple(dict.fromkeys([*times, *read])), partitions, self.tasks[node])

@@ -135,8 +135,8 @@ class SourceIntake(IntakeMethods):
         return found
 
     def take_versions(self) -> int:
-        """In a handover: let the versions of tables' rows hold that have been read and are older than every tuple that
-        is in some result; return how many."""
+        """Apply the versions of tables' rows that have been read and are older than every tuple that can still be in a
+        result; return how many. Outside of a handover there are none."""
         if self._counted:
             return 0  # a tuple in a ROWS window may be of any age
         return self._lookups.take_versions(self._intake, max(self._former - max(self._lives.values()), 0))

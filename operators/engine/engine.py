@@ -448,8 +448,10 @@ class Engine(IntakeMethods):
         return out
 
     def take_versions(self) -> int:
-        """In a replay behind a snapshot: let the versions of tables' rows before `cut` hold that have been read; return
-        how many."""
+        """Apply the versions of tables' rows that have been read and are older than `cut`; return how many.
+
+        Called while a task replays its input after a snapshot.
+        """
         with self._rings():
             return self._lookups.take_versions(self._intake, self.cut)
 

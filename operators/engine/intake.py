@@ -405,8 +405,7 @@ class IntakeMethods(ABC):
         return self._intake.pending_tuples
 
     def take_versions(self) -> int:
-        """In a replay: let the versions of tables' rows hold that have been read and are older than every tuple that
-        will be looked up; return how many."""
+        """See `Engine.take_versions`; 0 for an engine that looks nothing up."""
         return 0
 
     def close(self, stream: str, partition: int) -> None:

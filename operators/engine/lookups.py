@@ -207,7 +207,10 @@ class TableLookups:
         return found
 
     def take_versions(self, intake: Intake, before: int) -> int:
-        """Let the versions hold that have been read and that no tuple with ts >= before can miss; return how many."""
+        """Apply the versions with ts < before that have been read and that none can precede any more; return how many.
+
+        See `Engine.take_versions`.
+        """
         taken = 0
         for name, table in self._tables.items():
             versions = intake.take_versions(name, before)
@@ -247,5 +250,5 @@ def _read_of(query: Query) -> set[tuple[str, str]]:
     """The columns that something in a query reads, by alias and name."""
     keys = [expr for lookup in query.lookups for expr in lookup.key]
     on = [expr for part in query.subtracted for expr in part.on]
-    read = (*query.read_of_results(), *query.predicates, *on, *keys)
+    read = (*query.result_expressions(), *query.predicates, *on, *keys)
     return {(column.alias, column.name) for expr in read for column in columns_of(expr)}

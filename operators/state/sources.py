@@ -117,7 +117,7 @@ class Sources:
         self.life: dict[str, int] = {s.alias: life_of(s) for s in query.sources}
         self._readers = Counter(s.stream.name for s in query.sources)
         wanted: dict[str, dict[str, None]] = {s.stream.name: {} for s in query.sources}
-        exprs = [*kept, *query.read_of_results()]
+        exprs = [*kept, *query.result_expressions()]
         predicates = conjuncts(query)
         exprs += [p for p in predicates if len(aliases_of(p)) > 1]
         exprs += [p for p in predicates if any(self.shared(alias) for alias in aliases_of(p))]

@@ -138,7 +138,7 @@ class _Joiner:
         self._query = query
         self._history = history
         self._open = list(query.predicates)
-        read = [*kept, *query.read_of_results(), *query.predicates]
+        read = [*kept, *query.result_expressions(), *query.predicates]
         self._read = list(dict.fromkeys(column for expr in read for column in columns_of(expr)))
         self._rows = [n for n, source in enumerate(query.sources) if source.window.kind == "ROWS"]
 

@@ -112,7 +112,7 @@ def dead_of(query: Query, number: int) -> str:
 
 def _read(query: Query, alias: str) -> list[str]:
     """The columns of a source that an output or a condition reads."""
-    exprs: list[Expr] = [*query.predicates, *query.read_of_results()]
+    exprs: list[Expr] = [*query.predicates, *query.result_expressions()]
     exprs += [p for part in query.subtracted for p in part.on if alias in aliases_of(p)]
     found: dict[ColumnRef, None] = {}
     for expr in exprs:

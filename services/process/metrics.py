@@ -60,7 +60,7 @@ class WorkerMetrics:
         self.pending = gauge("pending_tuples", "Tuples that wait for the watermark.")
         self.paused = gauge("paused_partitions", "Partitions not read now because they are ahead.")
         self.idle = gauge("idle_partitions", "Silent partitions that do not hold the watermark back.")
-        self.snapshot_age = gauge("snapshot_watermark_milliseconds", "Cut of the newest snapshot on disk.")
+        self.snapshot_cut = gauge("snapshot_watermark_milliseconds", "Cut of the newest snapshot on disk.")
         self.migrations = counter(
             "migrations",
             "Plan changes by outcome: done; restored, where a restart cut it short; refused.",
@@ -177,7 +177,7 @@ class TaskMetrics:
     def saved(self, cut: int) -> None:
         """Set the event time (ms) of the newest snapshot on disk."""
         if cut > 0:
-            self._worker.snapshot_age.labels(*self._labels).set(cut)
+            self._worker.snapshot_cut.labels(*self._labels).set(cut)
 
     def feedback(self, edges: Sequence[EdgeStatistics]) -> None:
         """Add what feedback has done; `edges` count since the task started."""
@@ -243,7 +243,7 @@ class TaskMetrics:
             worker.pending,
             worker.paused,
             worker.idle,
-            worker.snapshot_age,
+            worker.snapshot_cut,
             worker.migrating,
             worker.plan_version,
             worker.migration_silence,

@@ -61,7 +61,7 @@ class TaskEngine(Protocol):
         ...
 
     def take_versions(self) -> int:
-        """In a replay behind a snapshot: let the versions of tables' rows before `cut` hold that have been read."""
+        """See `Engine.take_versions`."""
         ...
 
     def set_idle(self, stream: str, partition: int, idle: bool) -> None:

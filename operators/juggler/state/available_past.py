@@ -95,7 +95,7 @@ def stream_of(group: QueryGroup, column: ColumnRef) -> str:
 
 def columns_read(member: Member, name: str) -> set[str]:
     """The columns of an input that a query reads."""
-    exprs = [*member.over_inputs.predicates, *member.over_inputs.read_of_results()]
+    exprs = [*member.over_inputs.predicates, *member.over_inputs.result_expressions()]
     return {c.name for expr in exprs for c in columns_of(expr) if c.alias == name and c.name != "_ts"}
 
 

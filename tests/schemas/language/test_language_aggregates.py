@@ -52,7 +52,7 @@ def test_a_query_with_aggregates() -> None:
         Output("n", aggregate_column(0, Type.BIGINT)),
         Output("mean", aggregate_column(1, Type.DOUBLE)),
     )
-    assert found.read_of_results() == (ROOM, CELSIUS)
+    assert found.result_expressions() == (ROOM, CELSIUS)
 
 
 def test_clauses_in_any_order() -> None:
