@@ -17,11 +17,11 @@ with the log as the state that is moved: no results are produced while the state
 
 **Prepared changes.** With `hybmig-bsc` and `jisc` the next version's tasks run before there is a cut, beside the old
 ones: as soon as the plan is proposed, they read the windows as of the old tasks' last commits and follow them
-(`services.control.predecessor`). The old tasks answer the proposal only when the new ones have caught up (`is_ready`).
-So when the old version is over, the new one has its group, its topics and its states. This is the paper's background
-state completion (HybMig 4.2). With `jisc` the next version's joins make none of the results before T until they are
-demanded (`operators.distributed.feedback.on_demand`). A proposal may be withdrawn, and its tasks and topics are then of
-no use, so the group of a prepared version is named after the request, too.
+(`services.control.predecessor`). The old tasks answer the proposal only when the new ones have caught up
+(`Predecessor.ready`). So when the old version is over, the new one has its group, its topics and its states. This is
+the paper's background state computation (HybMig 3.4). With `jisc` the next version's joins make none of the results
+before T until they are demanded (`operators.distributed.feedback.on_demand`). A proposal may be withdrawn, and its
+tasks and topics are then of no use, so the group of a prepared version is named after the request, too.
 
 Kafka alone determines the version in force: it is the newest version whose results have been committed, or whose
 predecessor has reached its cut. A worker that starts or restarts at any time finds the same answer. If Kafka has not

@@ -21,8 +21,7 @@ from itertools import product
 
 import numpy as np
 
-from operators.data.evaluate import holds
-from operators.engine.selection import batch_reader
+from operators.data.evaluate import batch_reader, holds
 from schemas.codecs.decoded import DeadLetter, Decoded
 from schemas.columns import I64, Batch, Column, Mask
 from schemas.query import (

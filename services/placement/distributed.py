@@ -18,11 +18,11 @@ A reader and the tasks that write to it address each other by the topic, its par
 (`operators.distributed.decompose.Edge`). With feedback (`services.task.feedback`) readers send their demands in a
 separate topic, `<group>.feedback`; the answers are in the internal topic.
 
-**Limits.** If the split
-follows the sources' partitions and some are added, a new group is needed. A reader takes all channels of a partition in
-the order of the records. If one channel is far ahead of the others, the reader keeps its unprocessed tuples in memory;
-pausing the partition would delay the other channels. A reader also continues to read while it waits for an answer,
-since the answer comes after all earlier records: it keeps whatever its producers have written meanwhile.
+**Limits.** If the split follows the sources' partitions and some are added, a new group is needed. A reader takes all
+channels of a partition in the order of the records. If one channel is far ahead of the others, the reader keeps its
+unprocessed tuples in memory; pausing the partition would delay the other channels. A reader also continues to read
+while it waits for an answer, since the answer comes after all earlier records: it keeps whatever its producers have
+written meanwhile.
 """
 
 from __future__ import annotations

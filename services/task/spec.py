@@ -79,7 +79,7 @@ class TaskSpec:
         query: the query; for a group, the union of what its queries read.
         plan: of version 0; see `services.program.migrations`.
         streams: per input topic, the streams that read it.
-        fingerprint: of the query; see `services.worker.worker`.
+        fingerprint: of the query; see `services.process.fingerprint`.
         group: None for a task of one query.
         part: the operator that the task runs of a distributed query; then `query` and `plan` are the operator's.
         tables: the query's reference tables.
