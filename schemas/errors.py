@@ -3,6 +3,10 @@
 Every message names the offending value, where it is, and the accepted form.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class WeirError(Exception):
     """Root of all errors that Weir raises on purpose. The process exits with `exit_code`."""
@@ -57,3 +61,8 @@ class BrokerError(WeirError):
 
 class InvariantError(WeirError):
     """An invariant of the engine is broken; the message carries the values involved."""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as messages list them: `'a', 'b'`."""
+    return ", ".join(f"'{name}'" for name in names)

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from schemas import refusals
-from schemas.errors import UsageError
+from schemas.errors import UsageError, listed
 from schemas.query import (
     ColumnRef,
     Compare,
@@ -146,7 +146,7 @@ class QueryGroup:
             UsageError: there is no such query.
         """
         if name not in self.names:
-            raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names) or 'none'}")
+            raise UsageError(f"the group has no query {name!r}, it has {listed(self.names) or 'none'}")
         return _of(tuple(member for member in self.members if member.name != name), self.inputs)
 
     def renaming(self, name: str, other: str) -> QueryGroup:
@@ -269,10 +269,6 @@ def _renamed(query: Query, names: Mapping[str, str]) -> Query:
             for one in query.lookups
         ),
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
 
 
 def streams_of(queries: Iterable[Query]) -> tuple[Stream, ...]:

@@ -33,7 +33,7 @@ from operators.engine.lookups import TableLookups
 from operators.groups.shared import ended_name
 from operators.groups.statistics import GroupStatistics, RunnerStatistics
 from schemas.columns import I64, Batch
-from schemas.errors import UsageError
+from schemas.errors import UsageError, listed
 from schemas.groups import seeing
 from schemas.messages.spills import SpillEvent
 from schemas.query import Query, Stream
@@ -263,7 +263,7 @@ class GroupEngine(IntakeMethods):
             UsageError: there is no such query.
         """
         if name not in self.names:
-            raise UsageError(f"the group has no query {name!r}, it has {_listed(self.names)}")
+            raise UsageError(f"the group has no query {name!r}, it has {listed(self.names) or 'none'}")
         standalone = self._standalone.pop(name, None)
         if standalone is not None:
             standalone.clean()
@@ -416,7 +416,3 @@ class GroupEngine(IntakeMethods):
             runners=tuple(runner.statistics() for runner in self.runners),
             deduplicated=self._intake.repeats,
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "none"

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from schemas.errors import UsageError
+from schemas.errors import UsageError, listed
 from schemas.language.columns import with_columns
 from schemas.language.program import parse_program
 from schemas.query import Field, Query, Stream
@@ -161,11 +161,6 @@ def source_paths(query: Query, given: Sequence[str], *, complete: bool = True) -
     if missing and complete:
         raise UsageError(f"no source for {listed(missing)}: add --source {missing[0]}=PATH")
     return {name: paths[name] for name in names if name in paths}
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a message."""
-    return ", ".join(f"'{name}'" for name in names)
 
 
 def _suggestion(name: str, names: Sequence[str]) -> str:

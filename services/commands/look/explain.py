@@ -10,14 +10,14 @@ import typer
 
 from operators.plan.plan import parse_plan
 from schemas import refusals
-from schemas.errors import UsageError
+from schemas.errors import UsageError, listed
 from schemas.query import Query
 from schemas.timestamps import format_progress
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import Group, QueryArgument, TableFiles, group_of
 from services.commands.options.registry import with_registry
 from services.commands.run.options import ExecutorChoice
-from services.files.query_files import listed, read_queries, source_paths, table_paths
+from services.files.query_files import read_queries, source_paths, table_paths
 from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
 from services.registry.query_registry import find_query

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schemas.errors import UsageError
+from schemas.errors import UsageError, listed
 from schemas.groups import read_by
 from schemas.query import Query
 from services.commands.counts import counted
 from services.commands.options.query import Switch
 from services.commands.run.options import Cleanup, RunOptions
 from services.commands.run.terminal import ending, read_progress, report, reported
-from services.files.query_files import listed, source_paths, table_paths
+from services.files.query_files import source_paths, table_paths
 from services.process import memory as memory_use
 
 if TYPE_CHECKING:
