@@ -1,4 +1,4 @@
-"""Parses durations: `250ms`, `5m` in options, `250 MILLISECONDS`, `5 MINUTES` in queries.
+"""Parses and writes durations: `250ms`, `5m` in options, `250 MILLISECONDS`, `5 MINUTES` in queries.
 
 Every duration is a whole number of milliseconds. Limit: 2**53 ms (285,616 years), so that an event time
 plus a duration always fits int64.
@@ -13,20 +13,16 @@ from schemas.errors import UsageError
 
 MAX_DURATION_MS = 2**53
 
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SHORT = {
-    "millisecond": "ms",
-    "milliseconds": "ms",
-    "second": "s",
-    "seconds": "s",
-    "sec": "s",
-    "minute": "m",
-    "minutes": "m",
-    "min": "m",
-    "hour": "h",
-    "hours": "h",
-    "day": "d",
-    "days": "d",
+_UNIT_MS = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1000, "millisecond": 1}
+_OTHER_NAMES = {
+    **{f"{unit}s": unit for unit in _UNIT_MS},
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "d": "day",
 }
 _DURATION = re.compile(r"\s*([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))\s*([A-Za-z]+)\s*")
 _ACCEPTED = "a number and a unit, such as 250ms, 1s, 5m, 2h, 1d or 5 MINUTES"
@@ -54,15 +50,22 @@ def duration_ms(number: str, unit: str) -> int:
         UsageError: an unknown unit, a fraction of a millisecond, or more than `MAX_DURATION_MS`.
     """
     folded = unit.lower()
-    size = _UNIT_MS.get(_SHORT.get(folded, folded))
+    size = _UNIT_MS.get(_OTHER_NAMES.get(folded, folded))
     if size is None:
         raise UsageError(f"unknown unit {unit!r}; a duration is {_ACCEPTED}")
     # Decimal rounds at 28 digits, so refuse what is far too long before multiplying.
     amount = Decimal(number)
     if abs(amount) > MAX_DURATION_MS or abs(amount * size) > MAX_DURATION_MS:
-        days = MAX_DURATION_MS // _UNIT_MS["d"]
+        days = MAX_DURATION_MS // _UNIT_MS["day"]
         raise UsageError(f"a duration is at most {days} DAYS; got {number} {unit}")
     ms = amount * size
     if ms != int(ms):
         raise UsageError(f"a duration is a whole number of milliseconds; got {number} {unit}")
     return int(ms)
+
+
+def format_duration(ms: int) -> str:
+    """The duration as the language writes it, in the largest unit that it is a multiple of: `5 MINUTES`."""
+    unit, length = next((unit, length) for unit, length in _UNIT_MS.items() if ms % length == 0)
+    count = ms // length
+    return f"{count} {unit.upper()}{'' if count == 1 else 'S'}"

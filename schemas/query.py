@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal as Choice
 
+from schemas.durations import format_duration
+
 
 class Type(StrEnum):
     """Column types. TIMESTAMP values are int64 milliseconds since the epoch, UTC."""
@@ -226,16 +228,6 @@ class Table:
         return f"table {self.name!r}"
 
 
-_UNITS = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1000), ("MILLISECOND", 1))
-
-
-def duration_text(ms: int) -> str:
-    """The duration as the language writes it: `5 MINUTES`."""
-    unit, length = next((u, n) for u, n in _UNITS if ms % n == 0)
-    count = ms // length
-    return f"{count} {unit}{'' if count == 1 else 'S'}"
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """How long a tuple lives: RANGE `size` ms, ROWS until `size` later tuples arrived, UNBOUNDED (size 0) for ever."""
@@ -247,7 +239,7 @@ class Window:
         """The window as the language writes it: `[RANGE 5 MINUTES]`, `[ROWS 100]`, `[UNBOUNDED]`."""
         if self.kind != "RANGE":
             return f"[ROWS {self.size}]" if self.kind == "ROWS" else "[UNBOUNDED]"
-        return f"[RANGE {duration_text(self.size)}]"
+        return f"[RANGE {format_duration(self.size)}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from operators.plan.predicates import (
     left_conditions,
     selections,
 )
+from schemas.durations import format_duration
 from schemas.expression_text import aggregate_text, text_of
-from schemas.query import Aggregation, Compare, Lookup, Query, Source, Stream, duration_text
+from schemas.query import Aggregation, Compare, Lookup, Query, Source, Stream
 
 
 class PlanNotes(Protocol):
@@ -91,7 +92,7 @@ def heading(query: Query, plan: str) -> list[str]:
 
 def aggregation_lines(aggregation: Aggregation) -> list[str]:
     """Return lines with the period of emission, the group keys and the aggregates."""
-    lines = [f"aggregate every {duration_text(aggregation.every_ms)}"]
+    lines = [f"aggregate every {format_duration(aggregation.every_ms)}"]
     lines += [f"by    {text_of(expr)}" for expr in aggregation.group_by]
     return lines + [f"value {aggregate_text(aggregate)}" for aggregate in aggregation.aggregates]
 
@@ -137,7 +138,7 @@ def _deduplication(source: Source) -> list[str]:
     stream = source.stream
     if not isinstance(stream, Stream) or not stream.deduplicate:
         return []
-    return [f"first {', '.join(stream.deduplicate)} within {duration_text(stream.deduplicate_within_ms)}"]
+    return [f"first {', '.join(stream.deduplicate)} within {format_duration(stream.deduplicate_within_ms)}"]
 
 
 def described(query: Query, plan: Join) -> tuple[str, list[str]]:

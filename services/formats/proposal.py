@@ -19,11 +19,12 @@ from schemas.codecs.decoded import Decoded, RecordError
 from schemas.codecs.json_schema import columns_of_json_schema
 from schemas.codecs.schema_decoder import FRAME
 from schemas.columns import I64
+from schemas.durations import format_duration
 from schemas.errors import DataError, UsageError
 from schemas.language.columns import declaration, written_name
 from schemas.language.expressions import EVENT_TIME
 from schemas.paths import path_text
-from schemas.query import OWN_PREFIX, VALUE, Field, Path, Stream, Type, duration_text
+from schemas.query import OWN_PREFIX, VALUE, Field, Path, Stream, Type
 from schemas.timestamps import MAX_TIMESTAMP_MS, format_iso, parse_iso
 from services.formats.decoders import Decoders
 from services.formats.schema_registry import NoSuchSchema, SchemaRegistry
@@ -338,7 +339,7 @@ def _text(sample: Sample, stream: Stream, parts: Sequence[Decoded], notes: Seque
         lines.append(f"-- {of}: {format_iso(first)} to {format_iso(last)}, at most {disorder:,} ms out of order")
         if disorder:
             proposed = next((ms for ms in DISORDERS_MS if ms >= disorder), disorder)
-            options.append(f"disorder = '{duration_text(proposed)}'")
+            options.append(f"disorder = '{format_duration(proposed)}'")
         if last > first:
             options.append(f"rate = {_rounded(1000 * count / (last - first))}")
     if distinct:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.durations import MAX_DURATION_MS, duration_ms, parse_duration
+from schemas.durations import MAX_DURATION_MS, duration_ms, format_duration, parse_duration
 from schemas.errors import UsageError
 
 
@@ -53,3 +53,19 @@ def test_refused(text: str, piece: str) -> None:
 
 def test_a_sign_is_for_windows_to_judge() -> None:
     assert duration_ms("-5", "SECONDS") == -5000
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (1, "1 MILLISECOND"),
+        (1500, "1500 MILLISECONDS"),
+        (60_000, "1 MINUTE"),
+        (90_000, "90 SECONDS"),
+        (10_800_000, "3 HOURS"),
+        (172_800_000, "2 DAYS"),
+    ],
+)
+def test_written_in_the_largest_unit(ms: int, text: str) -> None:
+    assert format_duration(ms) == text
+    assert parse_duration(text) == ms
