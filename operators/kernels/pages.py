@@ -41,6 +41,9 @@ GIVES_BACK = hasattr(mmap, "MADV_DONTFORK")
 """Whether `give_back` works. It does on Linux, recognised by an advice that no other system has. Other systems
 guarantee nothing, so there a ring must be reallocated."""
 
+GIVE_BACK_SHARE = 0.125
+"""States give memory of a ring back when more than this share of its touched memory is not needed."""
+
 
 class RingMemory:
     """The memory of one engine's rings: up to a limit that of the process, beyond it files.

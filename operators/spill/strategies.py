@@ -10,7 +10,7 @@ freed. The paper's four:
   above are part of its cost.
 
 An order depends only on the candidates, not on the sequence in which they are given: equal candidates go largest first,
-then by join and group. Random order is by a hash of seed, spill number, join and group.
+then by join and group. Random order is by a hash of spill number, join and group.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class SpillCandidates:
         heights: (n,) of their joins over the sources: 0 where both inputs are sources.
         size_bytes: (n,) what spilling frees, > 0: P_size.
         local, output, inter_bytes: (n,) see `operators.spill.productivity`.
-        seed, spill_number: of the random order. The number counts the spills before, so that each has an order of its
-            own.
+        spill_number: the number of spills before this one, so that each has a random order of its own.
     """
 
     joins: I64
@@ -48,7 +47,6 @@ class SpillCandidates:
     local: F64
     output: F64
     inter_bytes: F64
-    seed: int = 0
     spill_number: int = 0
 
     def __post_init__(self) -> None:
@@ -160,7 +158,7 @@ def choose(strategy: Strategy, candidates: SpillCandidates, wanted_bytes: int) -
 
 
 def _random_words(candidates: SpillCandidates) -> U64:
-    words: U64 = mix_words(np.full(len(candidates), candidates.seed, np.uint64))
+    words: U64 = mix_words(np.zeros(len(candidates), np.uint64))
     for word in (np.full(len(candidates), candidates.spill_number), candidates.joins, candidates.groups):
         words = combine_words(words, word.astype(np.uint64))
     return words

@@ -20,7 +20,7 @@ from operators.data.watermark import END
 from operators.kernels.combine import combine_pairs
 from operators.kernels.hashing import U64
 from operators.kernels.index import I32, has_keys, index_ring, insert_keys, probe_keys
-from operators.kernels.pages import GIVES_BACK, give_back, zeroed
+from operators.kernels.pages import GIVE_BACK_SHARE, GIVES_BACK, give_back, zeroed
 from operators.kernels.partition import (
     entries_by_group,
     group_sizes,
@@ -62,9 +62,6 @@ RETRACTED = -(2**63)
 
 COMPACT_BELOW = 0.75
 """A full ring of intermediate results is compacted when less than this share is alive, else doubled."""
-
-GIVE_BACK_SHARE = 0.125
-"""Memory is given back when more than this share of the touched memory is not needed."""
 
 GIVE_BACK_MIN_CAPACITY = 1 << 14
 """Rings of at least this many entries span several pages, so that their memory can be given back page by page."""

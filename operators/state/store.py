@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from operators.data.tuples import FOREVER
 from operators.data.watermark import END
-from operators.kernels.pages import zeroed
+from operators.kernels.pages import GIVE_BACK_SHARE, zeroed
 from operators.kernels.ring import (
     compact_ring,
     compact_strings,
@@ -40,9 +40,6 @@ from schemas.columns import DTYPES, I64, U8, Batch, Column, Mask
 from schemas.query import Type
 
 FIRST_CAPACITY = 1024
-
-GIVE_BACK_SHARE = 0.125
-"""Memory is given back when more than this share of the touched memory is not needed."""
 
 EPOCH_END_BYTES = 128
 """Approximate memory of an epoch's last row and ts."""
