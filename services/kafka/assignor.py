@@ -2,10 +2,10 @@
 
 The worker's consumer uses `TaskAssignor`. Kafka's round-robin and range assignors do not suit joins: partition 3 of one
 topic must go to the member that has partition 3 of the others or, if a query is not partitioned, all partitions to one
-member. Here a *set*, the partitions of one task, is assigned whole. Sets are spread evenly. Each member lists its
-current sets in its subscription's user data, and keeps as many of them as its share allows, so that its state stays
-where it is. The rest go to the members with the fewest sets, ties to the smallest member id, so every leader computes
-the same assignment.
+member. So tasks are assigned, each with all its partitions. They are spread evenly. Each member lists its current tasks
+in its subscription's user data, and keeps as many of them as its share allows, so that its state stays where it is. The
+rest go to the members with the fewest tasks, ties to the smallest member id, so every leader computes the same
+assignment.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from services.process.logs import get_log
 
 
-def spread(sets: Iterable[int], current: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
-    """Assign each set to one member.
+def spread(tasks: Iterable[int], current: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
+    """Assign each task to one member.
 
     Args:
-        sets: the set numbers.
-        current: the sets that each member has now, by member id. If several members claim a set, the smallest id keeps
-            it.
+        tasks: their numbers.
+        current: the tasks that each member has now, by member id. If several members claim a task, the smallest id
+            keeps it.
 
     Returns:
-        the sets of each member, ascending; counts differ by at most one.
+        the tasks of each member, ascending; counts differ by at most one.
     """
     members = sorted(current)
-    unassigned = dict.fromkeys(sorted(sets))
+    unassigned = dict.fromkeys(sorted(tasks))
     low, extra = divmod(len(unassigned), len(members))
     assigned: dict[str, list[int]] = {member: [] for member in members}
     for share in (low, low + 1):
@@ -50,22 +50,22 @@ def spread(sets: Iterable[int], current: Mapping[str, Iterable[int]]) -> dict[st
 
 
 class TaskAssignor(AbstractPartitionAssignor):
-    """Assigns partition sets.
+    """Assigns the partitions of tasks.
 
     Args:
-        set_of: the set that a partition of a topic belongs to; None for a partition that no task reads.
-        current: the sets that this member runs now.
-        layout: identifies the meaning of set numbers. Members with another layout than the group's leader get no sets:
-            their tasks are different ones, and both kinds would write the same results.
+        task_of: the task that reads a partition of a topic; None for a partition that no task reads.
+        current: the tasks that this member runs now.
+        layout: identifies the meaning of task numbers. Members with another layout than the group's leader get no
+            tasks: theirs are different ones, and both kinds would write the same results.
     """
 
     name = "weir-tasks"
     version = 1
 
     def __init__(
-        self, set_of: Callable[[str, int], int | None], current: Callable[[], Iterable[int]], layout: str = ""
+        self, task_of: Callable[[str, int], int | None], current: Callable[[], Iterable[int]], layout: str = ""
     ) -> None:
-        self._set_of = set_of
+        self._task_of = task_of
         self._current = current
         self._layout = layout
         self._log = get_log("assignor")
@@ -73,11 +73,11 @@ class TaskAssignor(AbstractPartitionAssignor):
     def assign(  # type: ignore[override]
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Assign all sets; Kafka calls this on the group's leader only."""
+        """Assign all tasks; Kafka calls this on the group's leader only."""
         topics = sorted({topic for member in members.values() for topic in member.subscription})
         partitions = {topic: sorted(cluster.partitions_for_topic(topic) or ()) for topic in topics}
-        set_of = {(topic, p): self._set_of(topic, p) for topic, numbers in partitions.items() for p in numbers}
-        sets = {number for number in set_of.values() if number is not None}
+        task_of = {(topic, p): self._task_of(topic, p) for topic, numbers in partitions.items() for p in numbers}
+        tasks = {number for number in task_of.values() if number is not None}
         claims = {name: _read(member.user_data) for name, member in members.items()}
         foreign = sorted(name for name, (_, layout) in claims.items() if layout != self._layout)
         if foreign:
@@ -91,10 +91,10 @@ class TaskAssignor(AbstractPartitionAssignor):
         return nothing | {
             name: ConsumerProtocolMemberAssignment(
                 self.version,
-                [(topic, [p for p in partitions[topic] if set_of[topic, p] in numbers]) for topic in topics],
+                [(topic, [p for p in partitions[topic] if task_of[topic, p] in numbers]) for topic in topics],
                 b"",
             )
-            for name, numbers in spread(sets, current).items()
+            for name, numbers in spread(tasks, current).items()
         }
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:  # type: ignore[override]
@@ -103,12 +103,12 @@ class TaskAssignor(AbstractPartitionAssignor):
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:  # type: ignore[override]
-        """Store nothing: `current` returns the sets."""
+        """Store nothing: `current` returns the tasks."""
 
 
 def _read(user_data: bytes | None) -> tuple[list[int], str]:
-    """The sets that a member claims, and its layout. Unreadable data count as no sets and the default layout; then the
-    member may lose its current sets, no more."""
+    """The tasks that a member claims, and its layout. Unreadable data count as no tasks and the default layout; then
+    the member may lose its current tasks, no more."""
     try:
         document = json.loads(user_data or b"{}")
         return [int(number) for number in document.get("sets", [])], str(document.get("layout", ""))

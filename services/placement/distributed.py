@@ -83,7 +83,7 @@ class DistributedLayout:
         self._lanes = [self._lanes_of(part, sources) for part in self._parts]
         identity = repr([(part.name, lanes) for part, lanes in zip(self._parts, self._lanes, strict=True)])
         self.name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        self._sets = {lane: number for number, lanes in enumerate(self._lanes) for lane in lanes}
+        self._task_of_lane = {lane: number for number, lanes in enumerate(self._lanes) for lane in lanes}
 
     @staticmethod
     def _lanes_of(part: Part, sources: Mapping[str, int]) -> tuple[Lane, ...]:
@@ -99,9 +99,9 @@ class DistributedLayout:
         """What a task runs."""
         return self._parts[task]
 
-    def set_of(self, topic: str, partition: int) -> int | None:
+    def task_of(self, topic: str, partition: int) -> int | None:
         """The task that reads a partition; None for a partition that was added later."""
-        return self._sets.get((topic, partition))
+        return self._task_of_lane.get((topic, partition))
 
     def internal_lanes(self, task: int) -> tuple[Lane, ...]:
         """The partitions of a task that other tasks write to."""

@@ -44,7 +44,7 @@ class Layout:
         """How many tasks write to the sink."""
         return self.tasks
 
-    def set_of(self, topic: str, partition: int) -> int | None:
+    def task_of(self, topic: str, partition: int) -> int | None:
         """The task that reads a partition."""
         return partition if self.copartitioned else 0
 

@@ -292,7 +292,7 @@ class OperatorTasks(TaskKind):
         """The task of the former version that read a partition."""
         former = self._versions.version(self._version.number - 1, self._control.view)
         layout = self._versions.layout(former)
-        task = layout.set_of(*lane)
+        task = layout.task_of(*lane)
         if task is None:
             raise InvariantError(f"version {former.number} has not read {lane[0]}[{lane[1]}]")
         return FormerTask(layout.lanes(task), (ControlTopics.of(former.group).repeats, task))

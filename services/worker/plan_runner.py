@@ -271,7 +271,7 @@ class PlanRunner:
         clients, layout = self._parts.settings.clients, self.active.layout
         transport = Transport(self._app.conf.broker_consumer, self._app)
         transport.flow = self.task_manager
-        transport.assignor = TaskAssignor(layout.set_of, self.task_manager.running_tasks, layout.name)
+        transport.assignor = TaskAssignor(layout.task_of, self.task_manager.running_tasks, layout.name)
         transport.bootstrap_servers = clients.servers()
         transport.security = clients.aiokafka()
         transport.former_member = former_member

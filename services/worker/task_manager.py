@@ -162,14 +162,14 @@ class TaskManager:
         return {tp: at for assignment in self._assignments.values() for tp, at in self._positions(assignment).items()}
 
     def _assignment_of(self, topic: str, partition: int) -> TaskAssignment | None:
-        number = self._layout.set_of(topic, partition)
+        number = self._layout.task_of(topic, partition)
         return None if number is None else self._assignments.get(number)
 
     # --- The group ----------------------------------------------------------------------------------
 
     async def assigned(self, partitions: Collection[TP]) -> None:
         """The group has assigned exactly these partitions: open and end tasks to match."""
-        found = {self._layout.set_of(tp.topic, tp.partition) for tp in partitions}
+        found = {self._layout.task_of(tp.topic, tp.partition) for tp in partitions}
         # A partition that was added meanwhile may belong to a task that does not exist yet.
         numbers = {number for number in found if number is not None and number < self._layout.tasks}
         for number in sorted(set(self._assignments) - numbers):

@@ -48,12 +48,12 @@ def test_every_partition_is_read_by_one_task(op: str, split: int) -> None:
     layout = DistributedLayout(operators(query(op), split), COUNTS)
     read = [lane for task in range(layout.tasks) for lane in layout.lanes(task)]
     assert sorted(read) == sorted((topic, p) for topic, count in layout.partitions.items() for p in range(count))
-    assert all(layout.set_of(*lane) == task for task in range(layout.tasks) for lane in layout.lanes(task))
+    assert all(layout.task_of(*lane) == task for task in range(layout.tasks) for lane in layout.lanes(task))
     assert [not layout.part(task).operator.outputs for task in range(layout.tasks)] == [
         task < layout.sinks for task in range(layout.tasks)
     ]
     assert layout.sinks == (split if op == "=" else 1)
-    assert layout.set_of("ta", 2) is None, "added later"
+    assert layout.task_of("ta", 2) is None, "added later"
     assert set(layout.partitions) - set(layout.internal) == set(COUNTS)
 
 
