@@ -54,12 +54,12 @@ PREPARED = PreparedTransaction(
 )
 
 CONTROL: Mapping[str, control.ControlMessage] = {
-    "opened": control.Opened(task=1, life="a1", tasks=2),
+    "opened": control.Opened(task=1, incarnation="a1", tasks=2),
     "request": control.Request(
         id="m1", plan="((A B) C)", strategy="auto", fingerprint="0123", asked_ms=5, at=9, timeout_ms=8, prefer="memory"
     ),
     "propose": control.Propose(id="m1", plan="((A B) C)", strategy="jisc", fingerprint="0123", tasks=2, at=9),
-    "answer": control.Answer(id="m1", task=1, life="a1", watermark=7, bound=9, error="no"),
+    "answer": control.Answer(id="m1", task=1, incarnation="a1", watermark=7, bound=9, error="no"),
     "cut": control.Cut(id="m1", cut=10),
     "withdraw": control.Withdraw(id="m1", reason="late", by="task 3"),
     "started": control.Started(
@@ -71,7 +71,7 @@ CONTROL: Mapping[str, control.ControlMessage] = {
         restored=True, error="no",
     ),
     "statistics": control.TaskStatistics(
-        query="q", task=1, tasks=2, life="a1", sent_ms=5, seconds=1.5, plan_version=2, engine={"results": 7}
+        query="q", task=1, tasks=2, incarnation="a1", sent_ms=5, seconds=1.5, plan_version=2, engine={"results": 7}
     ),
     "query": control.RegisteredQuery(name="q", text="SELECT 1", pick="p", group="g", from_now=True, id="r1"),
     "group": control.RegisteredGroup(name="g", text="CREATE", streams=("a", "b")),
@@ -81,7 +81,7 @@ CONTROL: Mapping[str, control.ControlMessage] = {
     "demanded": control.Demanded(topic="t", partition=3, need=7, suspend=b"12345678", resume=b"87654321"),
     "awaited": control.Awaited(topic="t", partition=3, until=7),
     "partition-totals": control.PartitionTotals(
-        query="q", task=1, life="a1", operator="(A B)", groups=[1, 2], output=[0.5, 1.0], inter_bytes=[8.0, 16.0]
+        query="q", task=1, incarnation="a1", operator="(A B)", groups=[1, 2], output=[0.5, 1.0], inter_bytes=[8.0, 16.0]
     ),
 }  # fmt: skip
 

@@ -54,7 +54,7 @@ class ProductivityExchange:
                     PartitionTotals(
                         query=query,
                         task=task,
-                        life=incarnation,
+                        incarnation=incarnation,
                         operator=operator,
                         groups=groups.tolist(),
                         output=output,
@@ -85,7 +85,7 @@ class ProductivityExchange:
                 f"partition totals of task {message.task} for {message.operator}: groups {groups.min()} to "
                 f"{groups.max()}; there are 0 to {self._counts.groups - 1}"
             )
-        sender = (message.task, message.life, join)
+        sender = (message.task, message.incarnation, join)
         none = np.zeros(self._counts.groups)
         known = self._known.setdefault(sender, (none, none.copy()))
         own = (self._counts.output, self._counts.inter)

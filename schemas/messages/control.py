@@ -7,9 +7,8 @@ Seven kinds of topics, each with one partition:
   order; each of them may arrive twice, late, or from a process that died long ago.
 - `<group>.statistics`: a `TaskStatistics`, or a `GroupTaskStatistics`, about once a second from every running task,
   under the task's number as key; kept for minutes. `<group>.history` has one of thirty for a day. Counters start at 0
-  with each incarnation of a task (`life`): differences make sense within one incarnation only. `TaskHealth` says how a
-  worker sees its task, also while the task does not run. `Measured` reports what a task has measured for the choice of
-  a plan.
+  with each incarnation of a task: differences make sense within one incarnation only. `TaskHealth` says how a worker
+  sees its task, also while the task does not run. `Measured` reports what a task has measured for the choice of a plan.
 - `<group>.decisions`: a `Decision` for each change of plans that was weighed, under its number as key, compacted. The
   task that decides (`services.program.leader`) reads it when it starts, and `weir decisions` for people.
 - `<group>.feedback`: a `Demanded` or an `Awaited` from a task to the tasks that write to one of its partitions, and
@@ -48,12 +47,12 @@ class Opened(_Message, frozen=True, kw_only=True, tag="opened"):
     """A new incarnation of a task starts: answers of its earlier incarnations are void.
 
     Attributes:
-        life: a name that no other incarnation of any task has.
+        incarnation: a name that no other incarnation of any task has; `life` in JSON.
         tasks: how many the query has, where that depends on its plan (placement per-operator); else 0.
     """
 
     task: int
-    life: str
+    incarnation: str = msgspec.field(name="life")
     tasks: int = 0
 
 
@@ -108,7 +107,7 @@ class Answer(_Message, frozen=True, kw_only=True, tag="answer"):
 
     id: str
     task: int
-    life: str
+    incarnation: str = msgspec.field(name="life")
     watermark: int
     bound: int
     error: str = ""
@@ -190,7 +189,7 @@ class _Report(_Message, frozen=True, kw_only=True):
     query: str
     task: int
     tasks: int
-    life: str
+    incarnation: str = msgspec.field(name="life")
     sent_ms: int
     seconds: float
 
@@ -201,7 +200,7 @@ class TaskStatistics(_Report, frozen=True, kw_only=True, tag="statistics"):
     Attributes:
         query: name of the query.
         tasks: how many the query has.
-        life: incarnation of the task; see `Opened`.
+        incarnation: incarnation of the task; see `Opened`.
         sent_ms: wall clock of the worker.
         seconds: monotonic, since the incarnation started; for rates between two messages of one incarnation.
         plan_version: the plan in force, 0 the worker's own.
@@ -378,7 +377,7 @@ class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals
     messages may be lost, repeated or reordered.
 
     Attributes:
-        life: incarnation of the task that reports; see `Opened`.
+        incarnation: incarnation of the task that reports; see `Opened`.
         operator: the operator that has the groups, given as the sub-plan that it computes.
         groups: group numbers; `output` and `inter_bytes` have the same length.
         output: results of the query that went through each group.
@@ -387,7 +386,7 @@ class PartitionTotals(_Message, frozen=True, kw_only=True, tag="partition-totals
 
     query: str
     task: int
-    life: str
+    incarnation: str = msgspec.field(name="life")
     operator: str
     groups: list[int]
     output: list[float]

@@ -166,10 +166,10 @@ class Barrier:
         """Fold the next message of the log."""
         match message:
             case Opened():
-                self._incarnations[message.task] = message.life
+                self._incarnations[message.task] = message.incarnation
                 self._tasks = message.tasks or self._tasks
                 answer = self._answers.get(message.task)
-                if answer is not None and answer.life != message.life:
+                if answer is not None and answer.incarnation != message.incarnation:
                     del self._answers[message.task]
             case Request():
                 taken_up = self._open is not None and self._open.id == message.id
@@ -180,7 +180,7 @@ class Barrier:
                     self._waiting.pop(message.id, None)
                     self._open, self._answers = message, {}
             case Answer():
-                if self._is_open(message.id) and self._incarnations.get(message.task) == message.life:
+                if self._is_open(message.id) and self._incarnations.get(message.task) == message.incarnation:
                     self._answers.setdefault(message.task, message)
             case Cut():
                 self._cut(message)

@@ -213,7 +213,7 @@ class ControlLog:
             with self._updated:
                 self._updated.notify_all()
 
-        opened = encode_control(Opened(task=task, life=incarnation, tasks=tasks))
+        opened = encode_control(Opened(task=task, incarnation=incarnation, tasks=tasks))
         try:
             self._producer.produce(self._topic, opened, partition=0, on_delivery=delivered)
         except (BufferError, KafkaException) as error:

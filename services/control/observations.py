@@ -80,7 +80,7 @@ def _collect(consumer: Consumer) -> dict[int, list[TaskStatistics]]:
 def _before(messages: list[TaskStatistics]) -> TaskStatistics | None:
     """The latest message of the same incarnation that is far enough from the last one."""
     last = messages[-1]
-    same = [m for m in messages if m.life == last.life and last.seconds - m.seconds >= APART_S]
+    same = [m for m in messages if m.incarnation == last.incarnation and last.seconds - m.seconds >= APART_S]
     return same[-1] if same else None
 
 

@@ -133,7 +133,7 @@ class Participant:
             answer = Answer(
                 id=view.open.id,
                 task=self._task,
-                life=self._incarnation,
+                incarnation=self._incarnation,
                 watermark=reached,
                 bound=reached + max(0, round(speed * MARGIN_S)),
                 error=error,
@@ -142,7 +142,7 @@ class Participant:
             return [*messages, answer]
         promise = self._promise
         recorded = view.answers.get(self._task)
-        if (recorded is None or recorded.life != self._incarnation) and now - promise.sent >= RESEND_S:
+        if (recorded is None or recorded.incarnation != self._incarnation) and now - promise.sent >= RESEND_S:
             promise.sent = now
             messages.append(promise.answer)
         patience_s = view.open.timeout_ms / 1000 + GRACE_S
@@ -162,7 +162,7 @@ class Participant:
         if committed <= self.superseded or now - self._claimed < RESEND_S:
             return []
         self._claimed = now
-        return [Opened(task=self._task, life=self._incarnation)]
+        return [Opened(task=self._task, incarnation=self._incarnation)]
 
     # --- How long a promise delayed the task --------------------------------------------------------
 

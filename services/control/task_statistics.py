@@ -56,7 +56,7 @@ class Publisher:
                 query=self._query,
                 task=task,
                 tasks=self._tasks,
-                life=incarnation,
+                incarnation=incarnation,
                 sent_ms=int(time.time() * 1000),
                 seconds=time.monotonic() - began,
                 **own,

@@ -178,7 +178,7 @@ class DistributedMigrations(PlanChanges):
             return True
         if now - self._opened_s >= RESEND_S:
             self._opened_s = now
-            self._control.append(Opened(task=self._task, life=self._incarnation, tasks=self._tasks))
+            self._control.append(Opened(task=self._task, incarnation=self._incarnation, tasks=self._tasks))
         return False
 
     def _take(self, view: View) -> None:

@@ -86,7 +86,7 @@ class RunReports:
                     query=self._name,
                     task=0,
                     tasks=1,
-                    life="run",
+                    incarnation="run",
                     sent_ms=sent_ms,
                     seconds=seconds,
                     plan_version=0,
@@ -98,7 +98,7 @@ class RunReports:
         document = engine.statistics().document()
         self.live.take(
             GroupTaskStatistics(
-                query=self._name, task=0, tasks=1, life="run", sent_ms=sent_ms, seconds=seconds, engine=document
+                query=self._name, task=0, tasks=1, incarnation="run", sent_ms=sent_ms, seconds=seconds, engine=document
             )
         )
 

@@ -63,7 +63,7 @@ SPILL: dict[str, tuple[tuple[str, str], ...]] = {
         ("changed = ~self._owned & (", "changed = ("),
         (" | (now[1] > self._reported[1])", ""),
         ("        self._reported = (now[0].copy(), now[1].copy())\n", ""),
-        ("sender = (message.task, message.life, join)", "sender = (0, '', join)"),
+        ("sender = (message.task, message.incarnation, join)", "sender = (0, '', join)"),
         ("np.maximum(gained - before, 0.0)", "gained"),
         ("            before += gained\n", ""),
         ("np.where(self._owned[join], gained, 0.0)", "gained"),

@@ -22,7 +22,7 @@ KEPT_BYTES = 64 << 20
 @dataclass(frozen=True, slots=True)
 class _Kept:
     sent_ms: int
-    life: str
+    incarnation: str
     body: bytes
 
     def message(self) -> Report:
@@ -41,9 +41,9 @@ class History:
     def add(self, message: Report) -> None:
         """Keep a report, unless it comes too soon after the task's last one. Reports come in order."""
         kept = self._tasks.setdefault(message.task, [])
-        if kept and kept[-1].life == message.life and message.sent_ms < kept[-1].sent_ms + APART_MS:
+        if kept and kept[-1].incarnation == message.incarnation and message.sent_ms < kept[-1].sent_ms + APART_MS:
             return
-        kept.append(_Kept(message.sent_ms, message.life, zlib.compress(encode_control(message), 1)))
+        kept.append(_Kept(message.sent_ms, message.incarnation, zlib.compress(encode_control(message), 1)))
         self._bytes += len(kept[-1].body)
         self._drop(kept, bisect_right(kept, message.sent_ms - KEPT_MS, key=attrgetter("sent_ms")))
         while self._bytes > KEPT_BYTES:
@@ -59,7 +59,7 @@ class History:
         for kept in self._tasks.values():
             last = bisect_right(kept, ms, key=attrgetter("sent_ms")) - 1
             if last >= 0 and kept[last].sent_ms > ms - 3 * APART_MS:
-                same = last > 0 and kept[last - 1].life == kept[last].life
+                same = last > 0 and kept[last - 1].incarnation == kept[last].incarnation
                 found.append((kept[last].message(), kept[last - 1].message() if same else None))
         return found
 

@@ -77,7 +77,7 @@ class _Task:
     def compare(self, before: tuple[Report, EngineStatistics | GroupStatistics] | None) -> None:
         """Take the report before the latest one, if it is the same incarnation's, and what it tells of the load."""
         assert self.latest is not None
-        self.before = before if before is not None and before[0].life == self.latest[0].life else None
+        self.before = before if before is not None and before[0].incarnation == self.latest[0].incarnation else None
         if self.before is None:
             self.read.clear()
         elif not self.read:

@@ -129,7 +129,9 @@ def test_received_counts_that_faded_stay_faded() -> None:
 def test_messages_that_do_not_fit_are_refused_or_ignored() -> None:
     shares = TaskShares(1)
     task, counts = shares.tasks[0], shares.counts[0]
-    good = PartitionTotals(query="q", task=1, life="x", operator=PLAN, groups=[3], output=[1.0], inter_bytes=[0.0])
+    good = PartitionTotals(
+        query="q", task=1, incarnation="x", operator=PLAN, groups=[3], output=[1.0], inter_bytes=[0.0]
+    )
     task.merge(structs.replace(good, operator="(A C)"))
     assert counts.output.sum() == 0
     with pytest.raises(StateError, match="groups 16 to 16; there are 0 to 15"):

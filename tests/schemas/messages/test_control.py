@@ -31,16 +31,16 @@ TEXTS = st.text(max_size=20)
 TIMES = st.integers(0, 4_102_444_799_999)
 SECONDS = st.floats(0, 1e6)
 MESSAGES = st.one_of(
-    st.builds(Opened, task=st.integers(0, 99), life=TEXTS),
+    st.builds(Opened, task=st.integers(0, 99), incarnation=TEXTS),
     st.builds(Request, id=TEXTS, plan=TEXTS, strategy=TEXTS, fingerprint=TEXTS, asked_ms=TIMES),
     st.builds(Propose, id=TEXTS, plan=TEXTS, strategy=TEXTS, fingerprint=TEXTS, tasks=st.integers(1, 99)),
-    st.builds(Answer, id=TEXTS, task=st.integers(0, 99), life=TEXTS, watermark=TIMES, bound=TIMES, error=TEXTS),
+    st.builds(Answer, id=TEXTS, task=st.integers(0, 99), incarnation=TEXTS, watermark=TIMES, bound=TIMES, error=TEXTS),
     st.builds(Cut, id=TEXTS, cut=TIMES),
     st.builds(
         PartitionTotals,
         query=TEXTS,
         task=st.integers(0, 99),
-        life=TEXTS,
+        incarnation=TEXTS,
         operator=TEXTS,
         groups=st.lists(st.integers(0, 999), max_size=3),
         output=st.lists(SECONDS, max_size=3),
@@ -69,7 +69,7 @@ MESSAGES = st.one_of(
         query=TEXTS,
         task=st.integers(0, 99),
         tasks=st.integers(1, 99),
-        life=TEXTS,
+        incarnation=TEXTS,
         sent_ms=TIMES,
         seconds=SECONDS,
         plan_version=st.integers(0, 99),

@@ -27,8 +27,9 @@ def propose(id_: str, tasks: int) -> Propose:
     return Propose(id=id_, plan="(A B)", strategy="jisc", fingerprint="f", tasks=tasks, timeout_ms=TIMEOUT_MS)
 
 
-def answer(id_: str, task: int, bound: int, life: str | None = None, error: str = "") -> Answer:
-    return Answer(id=id_, task=task, life=life or f"t{task}", watermark=bound - 1, bound=bound, error=error)
+def answer(id_: str, task: int, bound: int, incarnation: str | None = None, error: str = "") -> Answer:
+    own = incarnation or f"t{task}"
+    return Answer(id=id_, task=task, incarnation=own, watermark=bound - 1, bound=bound, error=error)
 
 
 def folded(*messages: BarrierMessage) -> View:
@@ -38,7 +39,7 @@ def folded(*messages: BarrierMessage) -> View:
     return barrier.view()
 
 
-OPENED = (Opened(task=0, life="t0"), Opened(task=1, life="t1"))
+OPENED = (Opened(task=0, incarnation="t0"), Opened(task=1, incarnation="t1"))
 ASKED = (*OPENED, request("a"), propose("a", 2))
 ANSWERED = (*ASKED, answer("a", 0, 50), answer("a", 1, 70))
 
@@ -61,12 +62,12 @@ def test_a_cut_beyond_all_bounds_makes_a_version() -> None:
         (*ASKED, answer("a", 0, 50), Cut(id="a", cut=70)),
         (*ANSWERED, Cut(id="a", cut=69)),
         (*ANSWERED, Cut(id="b", cut=70)),
-        (*ANSWERED, Opened(task=1, life="new"), Cut(id="a", cut=70)),
-        (*ASKED, answer("a", 0, 50), answer("a", 1, 70, life="old"), Cut(id="a", cut=70)),
+        (*ANSWERED, Opened(task=1, incarnation="new"), Cut(id="a", cut=70)),
+        (*ASKED, answer("a", 0, 50), answer("a", 1, 70, incarnation="old"), Cut(id="a", cut=70)),
         (*ASKED, answer("a", 0, 50), answer("a", 1, 70, error="no"), Cut(id="a", cut=70)),
         (*ANSWERED, Withdraw(id="a", reason="", by="task 1"), Cut(id="a", cut=70)),
     ],
-    ids=["no answer", "one answer", "too low", "another id", "reopened", "old life", "refused", "withdrawn"],
+    ids=["no answer", "one answer", "too low", "another id", "reopened", "old incarnation", "refused", "withdrawn"],
 )
 def test_a_cut_that_does_not_count(messages: tuple[BarrierMessage, ...]) -> None:
     assert folded(*messages).changes == ()
@@ -94,7 +95,7 @@ def test_one_proposal_at_a_time() -> None:
 
 
 def test_reports_of_old_changes_are_forgotten() -> None:
-    messages: list[BarrierMessage] = [Opened(task=0, life="t0")]
+    messages: list[BarrierMessage] = [Opened(task=0, incarnation="t0")]
     for i in range(KEPT_REPORTS + 2):
         messages += [propose(f"{i}", 1), answer(f"{i}", 0, i), Cut(id=f"{i}", cut=i)]
         messages.append(Done(id=f"{i}", task=0, version=i + 1))
@@ -132,10 +133,10 @@ def test_auto_of_a_distributed_query() -> None:
     """Its tasks say how many they are, and may take longer to answer while the next version is prepared."""
     coordination = Coordination(1, lambda request: "", "hybmig-bsc")
     asked = structs.replace(request("a"), strategy="auto")
-    (alone,) = coordination.decide(folded(Opened(task=0, life="t0"), asked), 0.0)
+    (alone,) = coordination.decide(folded(Opened(task=0, incarnation="t0"), asked), 0.0)
     assert isinstance(alone, Propose)
     assert alone.strategy == "auto"
-    opened = (Opened(task=0, life="t0", tasks=2), Opened(task=1, life="t1", tasks=2))
+    opened = (Opened(task=0, incarnation="t0", tasks=2), Opened(task=1, incarnation="t1", tasks=2))
     (proposal,) = coordination.decide(folded(*opened, asked), 0.0)
     assert isinstance(proposal, Propose)
     assert (proposal.strategy, proposal.tasks) == ("hybmig-bsc", 2)
@@ -171,7 +172,7 @@ def test_a_task_answers_and_keeps_its_promise_until_the_decision() -> None:
     participant = Participant(0, "t0", lambda proposal: "", 0)
     assert look(participant, folded(*OPENED), 0.0) == []
     assert participant.bound is None
-    given = Answer(id="a", task=0, life="t0", watermark=40, bound=50)
+    given = Answer(id="a", task=0, incarnation="t0", watermark=40, bound=50)
     assert look(participant, folded(*ASKED), 0.0) == [given]
     assert participant.bound == 50
     assert look(participant, folded(*ASKED), 0.5, reached=45) == []
@@ -204,10 +205,10 @@ def test_a_task_learns_of_each_change_once() -> None:
 def test_a_living_task_that_was_outdone_by_a_fenced_one_says_that_it_lives() -> None:
     """Two lives began at once; the `Opened` of the one that was fenced came last."""
     participant = Participant(0, "t0", lambda proposal: "", 0)
-    view = folded(*OPENED, Opened(task=0, life="fenced"))
+    view = folded(*OPENED, Opened(task=0, incarnation="fenced"))
     assert look(participant, view, 10.0, committed=9.0) == []
     assert participant.superseded == 10.0
-    assert look(participant, view, 11.0, committed=10.5) == [Opened(task=0, life="t0")]
+    assert look(participant, view, 11.0, committed=10.5) == [Opened(task=0, incarnation="t0")]
     assert look(participant, view, 11.1, committed=10.5) == []
     assert look(participant, folded(*OPENED), 12.0) == []
     assert participant.superseded is None
@@ -292,7 +293,7 @@ class World(RuleBasedStateMachine):
     def open(self, number: int) -> Life:
         self.born += 1
         name = f"life-{self.born}"
-        self.log.append(Opened(task=number, life=name))
+        self.log.append(Opened(task=number, incarnation=name))
         reached, version = self.committed[number]
         reader = Reader()
         view = reader.read(self.log, len(self.log))

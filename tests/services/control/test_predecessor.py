@@ -65,7 +65,7 @@ def following(versions: Versions, barrier: Barrier) -> Predecessor:
 
 def decided(cut: int) -> tuple[Any, ...]:
     proposal = Propose(id="a", plan="A", strategy="hybmig-bsc", fingerprint="f", tasks=0)
-    return Opened(task=0, life="t"), proposal, Cut(id="a", cut=cut)
+    return Opened(task=0, incarnation="t"), proposal, Cut(id="a", cut=cut)
 
 
 def test_what_the_former_version_has_committed_bounds_the_next() -> None:

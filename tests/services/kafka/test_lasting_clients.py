@@ -46,7 +46,7 @@ def test_every_client_finds_a_broker_that_was_gone(restartable_broker: Restartab
             if time.monotonic() - written_s > AGAIN_S:
                 # As whoever appends does: what is not in the log is appended again.
                 for topic in unread:
-                    logs[topic].append(Opened(task=0, life=value))
+                    logs[topic].append(Opened(task=0, incarnation=value))
                 written_s = time.monotonic()
             time.sleep(0.05)
 

@@ -56,7 +56,7 @@ class Task:
         strategy: str = "hybmig-bsc",
     ) -> None:
         self.log, self.prepared = Log(), Prepared()
-        self.log.append(Opened(task=0, life="own", tasks=1))
+        self.log.append(Opened(task=0, incarnation="own", tasks=1))
         self.engine: Any = SimpleNamespace(cut=100, watermark=lambda: self.watermark)
         self.watermark = 100
         self.migrations = DistributedMigrations(

@@ -83,7 +83,7 @@ class Task:
         self.log = log
         self.best = parse_plan(best, QUERY)
         name = f"incarnation-{len(log.messages)}"
-        log.append(Opened(task=0, life=name))
+        log.append(Opened(task=0, incarnation=name))
         view, logger, metrics = log.view, get_log("test"), WorkerMetrics("out").of("0")
         version = len(view.changes)
         start = StartingPlan(version, parse_plan(view.changes[-1].plan if version else plan, QUERY))

@@ -62,9 +62,9 @@ class Log:
 
     def decide(self, id_: str, plan: str, cut: int) -> None:
         """A change that was decided before the incarnation in question."""
-        self.append(Opened(task=0, life="former"))
+        self.append(Opened(task=0, incarnation="former"))
         self.propose(id_, plan)
-        self.append(Answer(id=id_, task=0, life="former", watermark=0, bound=0), Cut(id=id_, cut=cut))
+        self.append(Answer(id=id_, task=0, incarnation="former", watermark=0, bound=0), Cut(id=id_, cut=cut))
 
 
 class Incarnation:
@@ -76,7 +76,7 @@ class Incarnation:
         """Args: `push` feeds an engine what a recovery reads again, before it advances to `cut`."""
         self.log = log
         name = f"incarnation-{len(log.messages)}"
-        log.append(Opened(task=0, life=name))
+        log.append(Opened(task=0, incarnation=name))
         self.metrics = WorkerMetrics("out")
         logger, recovery = get_log("test"), RecoveryPlan("window", cut, 0, 1, version, {}, 0)
         start = starting_plan(QUERY, parse_plan(OWN, QUERY), recovery, log.view, logger)

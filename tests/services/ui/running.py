@@ -62,7 +62,7 @@ class Running:
         self._second += 1
         self.now_ms += 1000
 
-    def report(self, number: int, *, life: str = "a", **document: object) -> None:
+    def report(self, number: int, *, incarnation: str = "a", **document: object) -> None:
         """Publish a task's statistics, with other values for some."""
         seconds = (self.now_ms - BEGIN_MS) / 1000
         self.live.take(
@@ -70,7 +70,7 @@ class Running:
                 query=self.query.name,
                 task=number,
                 tasks=len(self.engines),
-                life=life,
+                incarnation=incarnation,
                 sent_ms=self.now_ms,
                 seconds=seconds,
                 plan_version=0,
@@ -137,7 +137,7 @@ class RunningGroup:
                 query="g",
                 task=0,
                 tasks=1,
-                life="a",
+                incarnation="a",
                 sent_ms=self.now_ms,
                 seconds=(self.now_ms - BEGIN_MS) / 1000,
                 engine=self.engine.statistics().document(),

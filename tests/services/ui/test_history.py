@@ -11,9 +11,16 @@ from services.ui.watch import history
 from services.ui.watch.history import APART_MS, KEPT_MS, History
 
 
-def report(sent_ms: int, task: int = 0, life: str = "a", **engine: Any) -> TaskStatistics:
+def report(sent_ms: int, task: int = 0, incarnation: str = "a", **engine: Any) -> TaskStatistics:
     return TaskStatistics(
-        query="q", task=task, tasks=2, life=life, sent_ms=sent_ms, seconds=1.0, plan_version=0, engine=engine
+        query="q",
+        task=task,
+        tasks=2,
+        incarnation=incarnation,
+        sent_ms=sent_ms,
+        seconds=1.0,
+        plan_version=0,
+        engine=engine,
     )
 
 
@@ -33,9 +40,9 @@ def test_reports_come_half_a_minute_apart_unless_a_task_begins_anew() -> None:
     kept = History()
     for second in range(0, 60):
         kept.add(report(second * 1000))
-    kept.add(report(60_500, life="b"))
+    kept.add(report(60_500, incarnation="b"))
     assert kept.at(59_999) == [(report(30_000), report(0))]
-    assert kept.at(60_500) == [(report(60_500, life="b"), None)]
+    assert kept.at(60_500) == [(report(60_500, incarnation="b"), None)]
 
 
 def test_a_task_that_has_not_reported_for_a_while_is_absent() -> None:

@@ -28,7 +28,7 @@ def test_rates_are_those_between_two_reports_of_one_incarnation() -> None:
     assert found["inputs"] == pytest.approx([8000.0, 8000.0], rel=0.01), "later seconds are not complete"
     observed = running.live.snapshot().observations[0]
     assert observed.apart_s == pytest.approx(1.0)
-    running.report(0, life="b")
+    running.report(0, incarnation="b")
     assert running.live.snapshot().observations[0].before is None
 
 
@@ -92,7 +92,7 @@ def test_another_incarnation_of_a_task_is_a_restart() -> None:
     running.second()
     running.second()
     assert _happened(running) == []
-    running.report(1, life="b")
+    running.report(1, incarnation="b")
     assert _happened(running) == [(BEGIN_MS // 1000 + 2, "restart", "Task 1 started again on worker-1")]
 
 
@@ -102,7 +102,7 @@ def test_a_task_that_another_worker_has_taken_over_says_so() -> None:
     running.second()
     status = {"task": 0, "state": "recovering"}
     running.live.take(TaskHealth(query=running.query.name, task=0, worker="w2", sent_ms=running.now_ms, status=status))
-    running.report(0, life="b")
+    running.report(0, incarnation="b")
     ((_, kind, text),) = _happened(running)
     assert (kind, text) == ("restart", "Task 0 started again on w2, before on worker-0")
 

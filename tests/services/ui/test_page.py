@@ -65,7 +65,7 @@ def test_what_happens_appears_by_itself(opened: Opened) -> None:
 def test_what_happened_is_told_in_a_list_and_at_the_charts(opened: Opened) -> None:
     running = star()
     running.second(health={1: {"problem": "disk full", "since": "2026-11-29T12:00:20Z"}})
-    running.report(1, life="b")
+    running.report(1, incarnation="b")
     running.decide(1, "it saves 90% of the work")
     running.decide(2, "it would not pay", made=False)
     running.migrate("(((A D) C) B)")
