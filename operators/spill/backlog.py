@@ -70,7 +70,7 @@ class Backlog(msgspec.Struct, frozen=True):
         hashed: see `operators.engine.engine.Engine`.
         delivered: results before this event time are already delivered, so none of them is pending.
         cut: everything before this event time has been processed.
-        owed: the groups, ascending by join and group.
+        groups: those that cleanup needs, ascending by join and group; `owed` in JSON.
     """
 
     plan: str
@@ -78,11 +78,11 @@ class Backlog(msgspec.Struct, frozen=True):
     hashed: bool
     delivered: int
     cut: int
-    owed: tuple[BacklogGroup, ...]
+    groups: tuple[BacklogGroup, ...] = msgspec.field(name="owed")
 
     def tuples(self) -> int:
         """The number of tuples in all parts."""
-        return sum(piece.rows for group in self.owed for part in group.parts for piece in (*part.left, *part.right))
+        return sum(piece.rows for group in self.groups for part in group.parts for piece in (*part.left, *part.right))
 
 
 @dataclass(frozen=True, slots=True)

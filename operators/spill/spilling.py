@@ -483,7 +483,7 @@ class StateSpiller:
             hashed=self._sources.hashed,
             delivered=self._cleanup.delivered,
             cut=cut,
-            owed=backlog_groups(self._ledger.items()),
+            groups=backlog_groups(self._ledger.items()),
         )
         self._ledger.clear()
         return backlog

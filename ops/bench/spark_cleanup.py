@@ -96,8 +96,8 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
 
             results = 0
             repeat(settings.runs, "cleanup", progress, one)
-            contents = debt.manifest.debt
-            keys = {p.key for g in contents.owed for q in g.parts for p in (*q.left, *q.right)}
+            contents = debt.manifest.pending
+            keys = {p.key for g in contents.groups for q in g.parts for p in (*q.left, *q.right)}
             stored = sum(len(debt.blocks.get(key)) for key in keys)
             report = Report(
                 "The cleanup of a backlog, by one process and by Spark",
@@ -105,7 +105,7 @@ def bench_cleanup(settings: CleanupSettings, progress: Progress) -> Report:
                 {
                     "source tuples": f"{settings.tuples:,}",
                     "spilled parts": (
-                        f"{contents.tuples():,} tuples in {len(contents.owed):,} groups, {stored / 1e6:,.0f} MB"
+                        f"{contents.tuples():,} tuples in {len(contents.groups):,} groups, {stored / 1e6:,.0f} MB"
                     ),
                     "pending results": f"{results:,}",
                     "run that left them": f"{made[0].seconds:.1f} s",
@@ -152,7 +152,7 @@ def _rows(fields: tuple[str, ...], times: np.ndarray, keys: int, rng: np.random.
 
 
 def _locally(debt: OpenBacklog) -> CleanupOutcome:
-    contents = debt.manifest.debt
+    contents = debt.manifest.pending
     return _summed(clean_up_all(OfflineCleanup(debt.query, contents), contents, debt.blocks))
 
 

@@ -95,7 +95,7 @@ def results_of_backlog(
         StateError: a block is damaged, a file system is full, or Spark fails.
     """
     share = _share(backlog, cluster)
-    contents = backlog.manifest.debt
+    contents = backlog.manifest.pending
     cleanup = OfflineCleanup(backlog.query, contents)
     with _work_folder(backlog, cluster) as work:
         say("exporting parts")
@@ -108,7 +108,7 @@ def results_of_backlog(
             cores = session.sparkContext.defaultParallelism
             tasks = max(1, min(TASKS_PER_CORE * cores, contents.tuples() // TASK_TUPLES))
             levels = sorted(set(cleanup.heights))
-            body = msgspec.json.encode(msgspec.structs.replace(contents, owed=()))
+            body = msgspec.json.encode(msgspec.structs.replace(contents, groups=()))
             task = task_type(backlog.query, body)
             for number, height in enumerate(levels):
                 joins = [j for j, own in enumerate(cleanup.heights) if own == height]
@@ -181,7 +181,7 @@ def rows_of(backlog: OpenBacklog) -> Iterator[Row]:
         StateError: a block is missing or damaged.
     """
     reader = PieceReader(backlog.blocks)
-    for group in backlog.manifest.debt.owed:
+    for group in backlog.manifest.pending.groups:
         for number, part in enumerate(group.parts):
             for side, pieces in enumerate((part.left, part.right)):
                 for piece in pieces:

@@ -189,7 +189,7 @@ def clean_up_backlog(
     if spark is None:
         from operators.spill.cleanup.offline import OfflineCleanup, clean_up_all
 
-        pending, delivered = backlog.manifest.debt, destination.delivered_groups()
+        pending, delivered = backlog.manifest.pending, destination.delivered_groups()
         groups = clean_up_all(OfflineCleanup(backlog.query, pending), pending, backlog.blocks, delivered)
         return deliver(backlog, name, destination, groups)
     from ops.spark.cleanup import Cluster, forget, results_of_backlog

@@ -45,7 +45,7 @@ class BacklogManifest(msgspec.Struct, frozen=True):
         text, query: the program, and the name of its query.
         fingerprint: of the query at the time of the run.
         owed_pairs: upper bound of the pairs of tuples that were not compared.
-        debt: the pending results.
+        pending: the pending results; `debt` in JSON.
         destination: where the cleanup delivers; empty before its first results are visible.
         results: how many results were pending; None until the cleanup has delivered all.
     """
@@ -55,7 +55,7 @@ class BacklogManifest(msgspec.Struct, frozen=True):
     query: str
     fingerprint: str
     owed_pairs: int
-    debt: Backlog
+    pending: Backlog = msgspec.field(name="debt")
     destination: str = ""
     results: int | None = None
 

@@ -153,7 +153,7 @@ def clean_up_all(
     blocks.delete(blocks.keys(f"{LATE_PREFIX}/"))
     known = set(done)
     late_inputs = _LateBuffer(blocks, cleanup.joins)
-    parts = {(own.join, own.group): [part.part() for part in own.parts] for own in backlog.owed}
+    parts = {(own.join, own.group): [part.part() for part in own.parts] for own in backlog.groups}
     for join in range(cleanup.joins):
         late_inputs.write()
         groups = sorted({g for j, g in parts if j == join} | set(late_inputs.pieces[join]))

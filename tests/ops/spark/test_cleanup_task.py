@@ -36,8 +36,8 @@ def shuffled(rows: list[Row], joins: list[int], chance: random.Random) -> list[l
 def clustered(backlog: OpenBacklog, chance: random.Random) -> Found:
     """The pending results, computed level by level."""
     rows = list(rows_of(backlog))
-    cleanup = OfflineCleanup(backlog.query, backlog.manifest.debt)
-    scope = msgspec.structs.replace(backlog.manifest.debt, owed=())
+    cleanup = OfflineCleanup(backlog.query, backlog.manifest.pending)
+    scope = msgspec.structs.replace(backlog.manifest.pending, groups=())
     cleanup_task = CleanupTask(backlog.query, msgspec.json.encode(scope))
     for height in sorted(set(cleanup.heights)):
         joins = [j for j, own in enumerate(cleanup.heights) if own == height]
@@ -56,7 +56,9 @@ def clustered(backlog: OpenBacklog, chance: random.Random) -> Found:
 
 def locally(backlog: OpenBacklog) -> Found:
     """The same results, computed by one process."""
-    groups = clean_up_all(OfflineCleanup(backlog.query, backlog.manifest.debt), backlog.manifest.debt, backlog.blocks)
+    groups = clean_up_all(
+        OfflineCleanup(backlog.query, backlog.manifest.pending), backlog.manifest.pending, backlog.blocks
+    )
     found = {group: [row for batch in batches for row in to_rows(batch)] for group, batches in groups}
     return {group: rows for group, rows in found.items() if rows}
 

@@ -79,7 +79,7 @@ def read(groups: Iterable[tuple[int, Iterable[Batch]]]) -> Found:
 
 
 def locally(backlog: OpenBacklog) -> Found:
-    contents = backlog.manifest.debt
+    contents = backlog.manifest.pending
     return read(clean_up_all(OfflineCleanup(backlog.query, contents), contents, backlog.blocks))
 
 

@@ -282,7 +282,7 @@ def test_a_topic_gets_each_result_once(left: Left, backlog: Path, topics: Topics
     to = ("--topic", sink, "--bootstrap", topics.bootstrap)
     told: list[str] = []
     with open_backlog(backlog) as opened:
-        pending = opened.manifest.debt
+        pending = opened.manifest.pending
         arguments = (clients, sink, "results", opened.manifest.id, 2, lambda: told.append("begun"))
         first = TopicDestination(*arguments, records=ResultRecords(), say=told.append, replication=1)
         assert first.delivered_groups() == {}
