@@ -12,12 +12,12 @@ from msgspec import UNSET
 
 from schemas import refusals
 from schemas.codecs.encode import check_output_names
-from schemas.errors import UsageError
+from schemas.errors import UsageError, listed
 from schemas.groups import streams_of
 from schemas.language.program import parse_program
 from schemas.messages.control import RegisteredGroup, RegisteredQuery
 from schemas.query import ColumnRef, Query, Stream
-from services.files.query_files import listed, pick_query
+from services.files.query_files import pick_query
 from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
 from services.registry.group_registry import GroupEntry, find_group, partition_columns

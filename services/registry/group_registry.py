@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from schemas.errors import UsageError
+from schemas.errors import UsageError, listed
 from schemas.language.program import parse_program
 from schemas.messages.control import ControlMessage, RegisteredGroup, RegisteredQuery
 from schemas.query import ColumnRef, Lookup, Query, Source, Stream, Table, Window
-from services.files.query_files import listed
 from services.process.security import KafkaClients
 from services.registry.query_registry import newest, write
 
