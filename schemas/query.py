@@ -181,8 +181,8 @@ class Stream:
         return next((f for f in self.fields if f.name == name), None)
 
     @property
-    def is_table(self) -> bool:
-        """Whether it is a table in a topic, whose records are versions of rows. `Source.is_table` asks of files."""
+    def is_versioned(self) -> bool:
+        """Whether it is a table in a topic, whose records are versions of rows."""
         return bool(self.primary_key)
 
     @property
@@ -196,7 +196,7 @@ class Stream:
 
     def __str__(self) -> str:
         """For messages: `stream 'rooms'`."""
-        return f"{'table' if self.is_table else 'stream'} {self.name!r}"
+        return f"{'table' if self.is_versioned else 'stream'} {self.name!r}"
 
 
 TABLE_TS = -1
@@ -283,11 +283,11 @@ class Source:
     @property
     def endless(self) -> bool:
         """Whether the source is an UNBOUNDED stream, whose tuples keep arriving and never leave."""
-        return self.window.kind == "UNBOUNDED" and not self.is_table
+        return self.window.kind == "UNBOUNDED" and not self.is_static
 
     @property
-    def is_table(self) -> bool:
-        """Whether it is a table in a file. One in a topic has versions with event times, as tuples have (`Lookup`)."""
+    def is_static(self) -> bool:
+        """Whether it is a table in a file, whose rows never change. One in a topic is in a `Lookup`."""
         return isinstance(self.stream, Table)
 
 

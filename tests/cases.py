@@ -241,7 +241,7 @@ def lookups(
 ) -> tuple[Lookup, ...]:
     """Sometimes look tuples of some streams up in tables in topics, of those given if any; a second may use what the
     first has found."""
-    streams = [source.alias for source in sources if not source.is_table]
+    streams = [source.alias for source in sources if not source.is_static]
     found: list[Lookup] = []
     if draw(st.integers(0, 2)):
         return ()
@@ -339,8 +339,8 @@ def cases(
         ]
 
     for stream in query.streams():
-        rows[stream.name] = [some(least=stream.is_table) for _ in range(draw(st.integers(1, partitions)))]
-        if stream.is_table:
+        rows[stream.name] = [some(least=stream.is_versioned) for _ in range(draw(st.integers(1, partitions)))]
+        if stream.is_versioned:
             draw(make_versions(rows[stream.name]))
         if draw(st.booleans()):
             for part in rows[stream.name]:

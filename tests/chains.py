@@ -211,7 +211,7 @@ class Task:
         self.blocks = [block for block in blocks if block.first_row + len(block.batch) > live[block.stream]]
         self.saved_cut = checkpoint.cut
         self.saved = {
-            lane: self._points(given, p, 0 if given.stream.is_table else checkpoint.cut - _within_ms(given))
+            lane: self._points(given, p, 0 if given.stream.is_versioned else checkpoint.cut - _within_ms(given))
             for given, p, lane in self._each()
         }
 
@@ -308,7 +308,7 @@ class Task:
                 if one.position:
                     rows = Batch(rows.ts, {**rows.columns, one.position: positions(partition, offsets)})
                 # A snapshot has no versions of tables' rows.
-                refused = (0 if self.again else None) if one.stream.is_table else floor
+                refused = (0 if self.again else None) if one.stream.is_versioned else floor
                 remembered = 0 if _within_ms(one) and self.again else None
                 self.engine.push(one.stream.name, partition, rows, offsets, floor=refused, remembered=remembered)
             return

@@ -27,7 +27,7 @@ def to_batch(stream: Stream | Table, given: list[dict[str, Any]]) -> Batch:
         rows = oracle.elements(stream, given)
         ts = np.array([row[stream.timestamp] for row in rows], np.int64)
     columns = {f.name: Column.from_values([row[f.name] for row in rows], f.type) for f in stream.fields}
-    if isinstance(stream, Stream) and stream.is_table:
+    if isinstance(stream, Stream) and stream.is_versioned:
         columns[GONE] = Column.from_values([row.get("_op") == "-" for row in rows], Type.BOOLEAN)
     return Batch(ts, columns)
 

@@ -194,7 +194,7 @@ def group_cases(
 
     rows: Rows = {s.name: [some() for _ in range(draw(st.integers(1, partitions)))] for s in streams_of(queries)}
     for stream in streams_of(queries):
-        if stream.is_table:
+        if stream.is_versioned:
             rows[stream.name] = [part or [{"ts": 0, **dict.fromkeys(VALUES)}] for part in rows[stream.name]]
             draw(make_versions(rows[stream.name]))
     if draw(st.booleans()):

@@ -75,8 +75,8 @@ def subtractions(draw: st.DrawFn, *, most_aliases: int = 4, most_rows: int = 12)
         ]
 
     for stream in query.streams():
-        rows[stream.name] = [some(least=stream.is_table) for _ in range(draw(st.integers(1, 2)))]
-        if stream.is_table:
+        rows[stream.name] = [some(least=stream.is_versioned) for _ in range(draw(st.integers(1, 2)))]
+        if stream.is_versioned:
             draw(make_versions(rows[stream.name]))
         if draw(st.booleans()):
             for part in rows[stream.name]:

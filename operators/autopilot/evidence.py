@@ -276,7 +276,7 @@ def _arrivals(sources: Sources, sampled: JoinSample, alias: str, recent_ms: int)
     living = float(sources.living(alias, sampled.cut))
     if sources.shared(alias) and living:
         living *= sampled.selected(alias)
-    if source.is_table:
+    if source.is_static:
         return Arrivals(0.0, living, 0.0)
     since = sampled.cut - recent_ms
     arrived = store.hi - store.first_at(since)

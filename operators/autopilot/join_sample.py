@@ -116,9 +116,9 @@ class JoinSample:
             living = sources.living(source.alias, cut)
             self._selected[source.alias] = len(rows) / max(-(-living // max(-(-living // count), 1)), 1)
             recent: Mask = np.zeros(len(rows), np.bool_)
-            if not source.is_table:
+            if not source.is_static:
                 recent |= ts >= cut - recent_ms
-            if fresh and not source.is_table and source.alias not in apart:
+            if fresh and not source.is_static and source.alias not in apart:
                 rows, recent = rows[recent], recent[recent]
             self._rows[source.alias] = rows
             self._recent[source.alias] = recent

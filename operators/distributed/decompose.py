@@ -91,7 +91,7 @@ def without_joins_of_tables(query: Query, plan: Plan) -> Plan:
 
 
 def _all_tables(query: Query, plan: Plan) -> bool:
-    return all(query.source(alias).is_table for alias in plan.aliases)
+    return all(query.source(alias).is_static for alias in plan.aliases)
 
 
 def decompose(
@@ -174,7 +174,7 @@ class _Decomposition:
         readers: dict[str, set[Join]] = {}
         for node in self.joins:
             for side in self.sides[node]:
-                if isinstance(side, Leaf) and not query.source(side.alias).is_table:
+                if isinstance(side, Leaf) and not query.source(side.alias).is_static:
                     readers.setdefault(self._stream(side.alias).name, set()).add(node)
         topics = Counter(stream.topic for stream in query.streams())
         self.taken_in = [
@@ -448,7 +448,7 @@ class _Decomposition:
                 acting += [substitute(expr, renamed) for expr in selections(self.query, side.alias)]
         for mine, other in () if self.query.subtracted else ((0, 1), (1, 0)):
             edge = inputs[mine].edge
-            if edge is not None and edge.expires and not inputs[other].is_table:
+            if edge is not None and edge.expires and not inputs[other].is_static:
                 expiry = ColumnRef(names[mine], EXPIRY, Type.TIMESTAMP)
                 acting.append(Compare("<=", ColumnRef(names[other], "_ts", Type.TIMESTAMP), expiry))
         acting += constants(self.query)
@@ -548,7 +548,7 @@ class _Decomposition:
         return DistributedOperator(AGGREGATES, sub, Leaf(name), edge.partitions, self.forward, (given,), ())
 
     def _kept(self, inputs: Iterable[OperatorInput]) -> tuple[tuple[str, int], ...]:
-        direct = {given.stream.name for given in inputs if given.edge is None and not given.is_table}
+        direct = {given.stream.name for given in inputs if given.edge is None and not given.is_static}
         lives: dict[str, int] = {}
         for source in self.query.sources:
             if source.stream.name in direct:

@@ -100,8 +100,8 @@ class OperatorInput:
     in_order: bool = False
 
     @property
-    def is_table(self) -> bool:
-        """Whether it is a table in a file, whose rows are there from the start."""
+    def is_static(self) -> bool:
+        """Whether it is a table in a file, whose rows never change."""
         return isinstance(self.source, Table)
 
     @property
@@ -177,7 +177,7 @@ class DistributedOperator:
     @property
     def streams(self) -> tuple[OperatorInput, ...]:
         """The inputs that are no tables."""
-        return tuple(given for given in self.inputs if not given.is_table)
+        return tuple(given for given in self.inputs if not given.is_static)
 
     def with_row_numbers(self, tables: Mapping[str, Batch]) -> dict[str, Batch]:
         """Return the tables that the operator reads, by name, with the column of row numbers.
@@ -187,7 +187,7 @@ class DistributedOperator:
         """
         found: dict[str, Batch] = {}
         for given in self.inputs:
-            if given.is_table:
+            if given.is_static:
                 rows = tables[given.source.name]
                 numbers = Column(Type.BIGINT, np.arange(len(rows), dtype=np.int64))
                 found[given.source.name] = Batch(rows.ts, {**rows.columns, given.position: numbers})

@@ -44,7 +44,7 @@ def with_horizons(query: Query) -> Query:
             continue
         stream, size = own.stream.name, Literal(own.window.size, Type.BIGINT)
         for other in query.sources:
-            if other is not own and not other.is_table:
+            if other is not own and not other.is_static:
                 before = Arithmetic("-", horizon_column(other.alias, stream), size, Type.BIGINT)
                 predicates.append(Compare("<", before, horizon_column(own.alias, stream)))
     endless = Window("UNBOUNDED")

@@ -76,7 +76,7 @@ class _Partition:
 
     def __init__(self, stream: Stream) -> None:
         self.clock = PartitionClock(stream.disorder_ms)
-        self.of_table = stream.is_table
+        self.of_table = stream.is_versioned
         self._in_log_order = stream.in_log_order
         self.chunks: list[_Chunk] = []
         self.marks: list[_Mark] = []

@@ -269,7 +269,7 @@ def _analysis(
     figures = tuple(_figures(total, observations, number, living) for number, total in enumerate(totals))
     rates = {
         source.alias: 0.0
-        if query.source(source.alias).is_table
+        if query.source(source.alias).is_static
         else sum(o.rate(lambda s, k=k: s.sources[k].input_tuples) for o in observations)  # type: ignore[misc]
         for k, source in enumerate(sources)
     }
@@ -348,7 +348,7 @@ class _Measured:
         else:
             return ""
         living = self._analysis.living.get(key)
-        if isinstance(plan, Leaf) and self._analysis.query.source(plan.alias).is_table:
+        if isinstance(plan, Leaf) and self._analysis.query.source(plan.alias).is_static:
             return "" if living is None else f"{count(living)} rows"
         found = f"{count(rate)}/s" + (f", {count(living)} alive" if living is not None else "")
         estimate = self._analysis.expected.get(key)

@@ -51,7 +51,7 @@ class Expected:
     def size(self, plan: Plan) -> str:
         """Return tuples per second of output and tuples alive; for a table its rows."""
         estimate = self._sizes[frozenset(plan.aliases)]
-        if isinstance(plan, Leaf) and self._query.source(plan.alias).is_table:
+        if isinstance(plan, Leaf) and self._query.source(plan.alias).is_static:
             return f"~{count(estimate.alive)} rows"
         return f"~{count(estimate.rate)}/s, ~{count(estimate.alive)} alive"
 
@@ -112,7 +112,7 @@ def _tree(query: Query, plan: Plan, notes: PlanNotes, first: str, rest: str, bar
         source = query.source(plan.alias)
         name = source.stream.name
         shown = name if name == plan.alias else f"{name} {plan.alias}"
-        head = f"table {shown}" if source.is_table else f"source {shown} {source.window}"
+        head = f"table {shown}" if source.is_static else f"source {shown} {source.window}"
         lines = [f"{first}{head}  {size}"]
         lines += [f"{rest}  {line}" for line in _deduplication(source)]
         lines += [f"{rest}  {looks_up(lookup)}" for lookup in query.lookups if lookup.of == plan.alias]

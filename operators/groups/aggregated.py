@@ -59,7 +59,8 @@ class GroupAggregate:
     def horizon(self, stream: str, cut: int) -> int | None:
         """The smallest ts whose tuples of a stream are needed to find again what is alive at the last multiple before
         `cut`; None where the query does not read it."""
-        lifetimes = [life_of(s) for s in self._member.over_inputs.sources if not s.is_table and s.stream.name == stream]
+        sources = self._member.over_inputs.sources
+        lifetimes = [life_of(s) for s in sources if not s.is_static and s.stream.name == stream]
         if not lifetimes:
             return None
         return max(self._aggregator.needed_from(cut) - max(lifetimes) - 1, 0)

@@ -207,7 +207,7 @@ class GroupEngine(IntakeMethods):
         alone = [query for query in queries if not factory.can_share(query)]
         self._standalone: dict[str, QueryRunner] = {query.name: factory.standalone(query) for query in alone}
         self._intake = Intake(streams, partitions or {stream.name: (0,) for stream in streams})
-        self._lookups = TableLookups((), [stream for stream in streams if stream.is_table])
+        self._lookups = TableLookups((), [stream for stream in streams if stream.is_versioned])
         self._input_tuples = 0
         # Late results of standalone queries that were dropped, and of a shared runner that is finished.
         self._final_results: dict[str, list[Batch]] = {}
@@ -253,7 +253,7 @@ class GroupEngine(IntakeMethods):
         else:
             begun = self._standalone[query.name] = self._factory.standalone(query)
         begun.process({}, self.cut)
-        return {source.alias: self.cut for source in query.sources if not source.is_table}
+        return {source.alias: self.cut for source in query.sources if not source.is_static}
 
     def drop(self, name: str) -> None:
         """Stop running a query: its results are those before `cut`. `cleaned` returns those of them that are still
@@ -311,7 +311,7 @@ class GroupEngine(IntakeMethods):
         for runner in self.runners:
             found |= runner.process(epoch, cut)
         for stream in self._intake.streams:
-            if cut < END and not stream.is_table:
+            if cut < END and not stream.is_versioned:
                 reach = cut - max(REACH_MS, REACH_WINDOWS * (cut - self.replay_horizon(stream.name)))
                 self._intake.forget(stream.name, reach)
         self._remove_finished()
@@ -391,7 +391,7 @@ class GroupEngine(IntakeMethods):
         again; absent where the alias's window reaches no further back."""
         since: dict[str, int] = {}
         for source in query.sources:
-            if not source.is_table:
+            if not source.is_static:
                 known = self._intake.known_from(source.stream.name)
                 if known > (self.cut - source.window.size if source.window.kind == "RANGE" else NEVER):
                     since[source.alias] = known

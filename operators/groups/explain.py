@@ -32,7 +32,7 @@ def explain_group(group: QueryGroup) -> str:
         stream = source.stream.name
         shown = stream if stream == source.alias else f"{stream} {source.alias}"
         windows = " and ".join(str(window) for window in group.windows(source.alias))
-        described = f"table {shown}" if source.is_table else f"input {shown} {windows}"
+        described = f"table {shown}" if source.is_static else f"input {shown} {windows}"
         lines.append(f"{described}  {named(readers, len(names))}")
         for lookup in (one for one in group.query.lookups if one.of == source.alias):
             asking = [m.name for m in group.members if lookup in m.over_inputs.lookups]

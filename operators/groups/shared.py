@@ -123,7 +123,7 @@ class SharedQueries:
             )
             for member in group.members
         }
-        windows = [window for source in group.inputs for window in group.windows(source.alias) if not source.is_table]
+        windows = [window for source in group.inputs for window in group.windows(source.alias) if not source.is_static]
         self._shortest = min((window.size for window in windows if window.kind == "RANGE"), default=FOREVER)
         self._shortest_rows = min((window.size for window in windows if window.kind == "ROWS"), default=FOREVER)
         streams: list[Stream | Table] = [*group.query.joined_streams(), *group.query.tables()]

@@ -146,7 +146,7 @@ def history(sources: Sources, cut: int, piece_tuples: int = PIECE_TUPLES) -> Ite
 
     HybMig requires the system to keep a copy of the sources' tuples; the stores are that copy.
     """
-    whole = {s.alias: _alive(sources, s.alias, cut) for s in sources.query.sources if not s.is_table}
+    whole = {s.alias: _alive(sources, s.alias, cut) for s in sources.query.sources if not s.is_static}
     stamps = np.sort(np.concatenate([tuples.ts for tuples in whole.values()]))
     bounds = [*dict.fromkeys(stamps[piece_tuples::piece_tuples].tolist()), None]
     begin = dict.fromkeys(whole, 0)

@@ -116,7 +116,7 @@ class CostOfMigration:
             for side in (0, 1)
             if operator.complete[side] and operator.track != "new"
         } | {frozenset({alias}) for alias in sizes.leaves}
-        self._tables = tables = frozenset(source.alias for source in query.sources if source.is_table)
+        self._tables = tables = frozenset(source.alias for source in query.sources if source.is_static)
         self.missing = [j for aliases, j in below_root(new).items() if aliases not in there and not aliases <= tables]
         span_s = max(observed.span_ms / 1000, 1e-3)
         self.slices_per_s = observed.slices / span_s

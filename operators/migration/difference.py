@@ -64,7 +64,7 @@ class MovingWholeDifference(Migration):
     def __init__(self, old: Executor, new: Executor, cut: int) -> None:
         super().__init__(old, new, cut)
         before = new.comparisons()
-        streams = [s.alias for s in self.sources.query.sources if not s.is_table]
+        streams = [s.alias for s in self.sources.query.sources if not s.is_static]
         new.process({alias: stored_tuples(self.sources, alias) for alias in streams}, 0)
         self.counters.comparisons = new.comparisons() - before
 

@@ -116,7 +116,7 @@ class Sizes:
         for source in observed.sources:
             living = float(source.living_tuples)
             rate = max(source.per_second, 1e-9)
-            if query.source(source.alias).is_table:
+            if query.source(source.alias).is_static:
                 self.leaves[source.alias] = Size(living, living, 0.0)
                 self.window_s[source.alias] = math.inf
                 continue

@@ -87,11 +87,11 @@ def _observed(query: Query, samples: Mapping[str, Batch], declared: Statistics) 
     selected: dict[str, float] = {}
     for source in query.sources:
         batch = samples.get(source.stream.name)
-        if batch is not None and source.is_table:
+        if batch is not None and source.is_static:
             rows[source.alias] = float(len(batch))
         if batch is None or len(batch) == 0:
             continue
-        if not source.is_table:
+        if not source.is_static:
             span = float(batch.ts.max() - batch.ts.min())
             rates.setdefault(source.alias, len(batch) * 1000.0 / max(span, 1.0))
         passed = np.ones(len(batch), np.bool_)

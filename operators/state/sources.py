@@ -34,7 +34,7 @@ def life_of(source: Source) -> int:
 
     It is FOREVER for ROWS and UNBOUNDED, and for a table such that its rows expire at FOREVER.
     """
-    if source.is_table:
+    if source.is_static:
         return FOREVER - TABLE_TS
     return source.window.size if source.window.kind == "RANGE" else FOREVER
 
@@ -108,7 +108,7 @@ class Sources:
         self.partition_groups = partition_groups
         self.cut = 0
         self.numbered: NumberedWindows | None = None
-        self.tables: frozenset[str] = frozenset(s.alias for s in query.sources if s.is_table)
+        self.tables: frozenset[str] = frozenset(s.alias for s in query.sources if s.is_static)
         self.rows_windows: dict[str, int] = {
             s.alias: s.window.size for s in query.sources if s.window.kind == "ROWS"
         }

@@ -145,7 +145,7 @@ class _Joiner:
     def run(self) -> DataFrame:
         sources = self._query.sources
         left = list(range(len(sources)))
-        first = next(n for n in left if not sources[n].is_table)
+        first = next(n for n in left if not sources[n].is_static)
         bound = self._begin(first)
         left.remove(first)
         while left:

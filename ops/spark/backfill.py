@@ -220,9 +220,9 @@ def check_beginning(query: Query, ranges: Mapping[Lane, tuple[int, int]], span: 
         if begin == 0 or begin >= end:
             continue
         place = f"{topic}[{number}] begins at offset {begin}: Kafka's retention has deleted what was before"
-        if any(stream.is_table and stream.topic == topic for stream in query.streams()):
+        if any(stream.is_versioned and stream.topic == topic for stream in query.streams()):
             raise StateError(f"{place}, and a table's rows may be as old as that")
-        windows = [source.window for source in query.sources if not source.is_table]
+        windows = [source.window for source in query.sources if not source.is_static]
         if any(window.kind != "RANGE" for window in windows):
             raise StateError(f"{place}, and ROWS and UNBOUNDED windows need all of it")
         streams = [stream for stream in query.streams() if stream.topic == topic]

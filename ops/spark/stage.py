@@ -75,7 +75,7 @@ class Stage:
         late: Mask = batch.ts < reached
         if stream.in_log_order:
             late = np.zeros(len(batch), np.bool_)
-        if stream.is_table:
+        if stream.is_versioned:
             versions = Batch(np.maximum(batch.ts, reached), batch.columns)
             return self._add_versions(stream, partition, versions, offsets, late, refused)
         kept = ~late if refused is None else ~(late | refused)
@@ -161,7 +161,7 @@ class _ColumnFile:
     def __init__(self, path: Path, given: Stream | Table) -> None:
         self.path = path
         fields = list(given.fields)
-        if isinstance(given, Stream) and given.is_table:
+        if isinstance(given, Stream) and given.is_versioned:
             fields.append(Field(GONE, Type.BOOLEAN))
         self._names = [field.name for field in fields]
         self._waiting: list[pa.Table] = []

@@ -311,9 +311,9 @@ def _bind_sources(
         if alias in sources:
             how = "give one of them another, as in " + f"{stream.name} {alias}2"
             raise text.error(f"alias {alias!r} stands for two streams; {how}", alias_token or name_token)
-        if (as_of_node is not None) != (isinstance(stream, Stream) and stream.is_table):
+        if (as_of_node is not None) != (isinstance(stream, Stream) and stream.is_versioned):
             raise _wrong_time(stream, alias, as_of_node, source_node, text)
-        if isinstance(stream, Table) or stream.is_table:
+        if isinstance(stream, Table) or stream.is_versioned:
             if window_node is not None:
                 lives = (
                     "its rows are there from the start and for ever"
@@ -410,12 +410,12 @@ def _wrong_time(
 
 def _check_tables(sources: Sequence[Source], nodes: Sequence[Tree[Token]], subtracting: bool, text: QueryText) -> None:
     """Refuse a query whose results no stream would trigger."""
-    if subtracting and sources[0].is_table:
+    if subtracting and sources[0].is_static:
         raise text.error(
             f"EXCEPT takes from a stream: {sources[0].stream} does not change, and may only be what is taken away",
             nodes[0],
         )
-    if all(source.is_table for source in sources):
+    if all(source.is_static for source in sources):
         raise text.error(
             f"a query needs a stream: nothing ever happens in {sources[0].stream}, so there is nothing to answer",
             nodes[0],
@@ -537,7 +537,7 @@ def _bind_partition_by(
         unnests = scope.sources[column.alias].unnests
         if any(column.name == field.name for one in unnests for field in one.array.columns()):
             raise scope.text.error("PARTITION BY takes columns of records, by which topics are keyed", node)
-        if scope.sources[column.alias].is_table:
+        if scope.sources[column.alias].is_static:
             raise scope.text.error(
                 f"PARTITION BY takes columns of streams; every task reads the whole of "
                 f"{scope.sources[column.alias].stream}",
@@ -548,7 +548,7 @@ def _bind_partition_by(
                 f"PARTITION BY takes one column of each stream; this is the second of {column.alias}", node
             )
         found[column.alias] = column
-    streams = [alias for alias, source in scope.sources.items() if not source.is_table]
+    streams = [alias for alias, source in scope.sources.items() if not source.is_static]
     missing = [alias for alias in streams if alias not in found]
     if missing:
         raise scope.text.error(

@@ -97,7 +97,7 @@ class Scope:
             written = [f"{alias}.{name}" for alias in candidates]
             raise self.text.error(f"column {name!r} is ambiguous; write {_either(written)}", node)
         if name in self.sources:
-            such = next(iter(self.sources[name].stream.fields)).name if self.sources[name].is_table else EVENT_TIME
+            such = next(iter(self.sources[name].stream.fields)).name if self.sources[name].is_static else EVENT_TIME
             raise self.text.error(f"{name!r} is an alias; write a column of it, such as {name}.{such}", node)
         names = [f.name for s in self.sources.values() for f in s.stream.fields]
         raise self.text.error(f"unknown column {name!r}{did_you_mean(name, [*names, EVENT_TIME])}", node)
@@ -134,7 +134,7 @@ class Scope:
         declared = source.stream.field(name)
         if declared is not None:
             return ColumnRef(source.alias, name, declared.type)
-        if not source.is_table and (name == EVENT_TIME or (name == "ts" and self.ts_is_event_time)):
+        if not source.is_static and (name == EVENT_TIME or (name == "ts" and self.ts_is_event_time)):
             return ColumnRef(source.alias, EVENT_TIME, Type.TIMESTAMP)
         return None
 
@@ -145,9 +145,9 @@ class Scope:
         if isinstance(source.stream, Stream) and any(array.name == name for array in source.stream.arrays):
             how = f"CROSS JOIN UNNEST({source.alias}.{name}) AS E after {source.alias} in FROM gives its elements"
             return self.text.error(f"{source.alias}.{name} is an array, and no value; {how}", token)
-        if source.is_table and name == EVENT_TIME:
+        if source.is_static and name == EVENT_TIME:
             return self.text.error(f"the rows of {source.stream} have no event time; it has {listed}", token)
-        suggestion = did_you_mean(name, names if source.is_table else [*names, EVENT_TIME])
+        suggestion = did_you_mean(name, names if source.is_static else [*names, EVENT_TIME])
         return self.text.error(f"{source.stream} has no column {name!r}{suggestion or f'; it has {listed}'}", token)
 
     # --- Conditions --------------------------------------------------------------------------------

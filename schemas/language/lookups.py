@@ -75,8 +75,8 @@ def bind_time(node: Tree[Token], sources: Mapping[str, Source], text: QueryText)
     first, second = column.children
     name = identifier(first) if second is not None else ""
     source = sources.get(name)
-    if second is None or identifier(second) != EVENT_TIME or source is None or source.is_table:
-        streams = [alias for alias, one in sources.items() if not one.is_table]
+    if second is None or identifier(second) != EVENT_TIME or source is None or source.is_static:
+        streams = [alias for alias, one in sources.items() if not one.is_static]
         raise text.error(
             f"FOR SYSTEM_TIME AS OF takes the event time of a stream in FROM: {streams[0]}.{EVENT_TIME}"
             if streams

@@ -111,7 +111,7 @@ def table_paths(query: Query, file: Path, given: Sequence[str]) -> dict[str, str
             raise UsageError(f"--table {option!r} is not of the form NAME=PATH")
         if name not in paths:
             hint = _suggestion(name, list(paths))
-            alias = next((s.stream.name for s in query.sources if s.alias == name and s.is_table), None)
+            alias = next((s.stream.name for s in query.sources if s.alias == name and s.is_static), None)
             if any(lookup.table.name == name for lookup in query.lookups):
                 raise UsageError(
                     f"--table {name}: the rows of this table are in a topic; `weir run` reads their versions "

@@ -116,7 +116,7 @@ class SourceFile:
                 f"declare a field with timestamp = '...'"
             )
         self.stream = stream
-        self._table = stream if isinstance(stream, Stream) and stream.is_table else None
+        self._table = stream if isinstance(stream, Stream) and stream.is_versioned else None
         self._described = f"source {stream.name!r}" if isinstance(stream, Stream) else str(stream)
         self.name = path
         self.size: int | None = None

@@ -119,7 +119,7 @@ class Decoders:
         """
         if stream.format in ENVELOPES:
             return EnvelopeDecoder(stream, self._parts_of)
-        if stream.is_table:
+        if stream.is_versioned:
             return VersionDecoder(stream, self._parts_of(stream), self._parts_of(keys_only(stream)))
         return self._parts_of(stream)
 

@@ -44,8 +44,8 @@ class GroupEntry:
         files; its lookups are the tables in topics."""
         program = parse_program(self.declared.text)
         known = [stream for stream in program.streams if stream.name in self.declared.streams]
-        streams = [stream for stream in known if not stream.is_table]
-        lookups = (Lookup(table.name, table, streams[0].name, ()) for table in known if table.is_table)
+        streams = [stream for stream in known if not stream.is_versioned]
+        lookups = (Lookup(table.name, table, streams[0].name, ()) for table in known if table.is_versioned)
         read: list[Stream | Table] = [*streams, *program.tables]
         sources = tuple(Source(stream.name, stream, Window("UNBOUNDED")) for stream in read)
         columns: dict[str, ColumnRef] = {}

@@ -74,7 +74,7 @@ class InputLane:
         self._histories = [ReplayHistory() for _ in self.streams]
         self._decoders = [(decoders or Decoders()).records_of(self._declared(stream)) for stream in self.streams]
         self._time_windowed = [
-            not stream.is_table and all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream)
+            not stream.is_versioned and all(s.window.kind == "RANGE" for s in query.sources if s.stream == stream)
             for stream in self.streams
         ]
 
@@ -181,7 +181,7 @@ class InputLane:
         """Feed tuples; in a replay, those with ts < refused were refused before."""
         name, number = self.streams[ordinal].name, self.key[1]
         # A snapshot has no versions of tables' rows.
-        floor = refused if refused is None or self.streams[ordinal].is_table else max(self._floor, refused)
+        floor = refused if refused is None or self.streams[ordinal].is_versioned else max(self._floor, refused)
         remembered = refused if self.streams[ordinal].deduplicate else None
         if name not in self._kept:
             return engine.push(name, number, rows, offsets, floor=floor, remembered=remembered)
@@ -229,7 +229,7 @@ class InputLane:
             from_start = horizon < self._floor or point.offset <= start.offset
             offset, max_ts = (start.offset, start.max_ts) if from_start else (point.offset, point.max_ts)
             known_from = horizon if self._time_windowed[ordinal] else 0
-            if stream.is_table:
+            if stream.is_versioned:
                 # What held from where the task was then is older than every tuple that can be looked up again.
                 known_from = min(map(engine.horizon, self._joined))
             floors = needed_floors(self._floors[ordinal], offset, known_from)
@@ -241,7 +241,7 @@ class InputLane:
         rows, and what repeats repeat, are in none."""
         horizons = (max(cut - stream.deduplicate_within_ms, 0) for stream in self.streams)
         known = zip(self.streams, horizons, strict=True)
-        return self.points(engine, [0 if stream.is_table else horizon for stream, horizon in known])
+        return self.points(engine, [0 if stream.is_versioned else horizon for stream, horizon in known])
 
     def horizons(self, engine: TaskEngine) -> list[int]:
         """The current horizon of each stream."""

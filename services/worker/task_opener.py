@@ -366,7 +366,7 @@ class TaskOpener:
 
 def _of_tables(spec: TaskSpec, lanes: Iterable[Lane]) -> list[Lane]:
     """The partitions of tables' topics, which are read from their beginning: a row may have changed long ago."""
-    topics = {stream.topic for stream in spec.query.streams() if stream.is_table}
+    topics = {stream.topic for stream in spec.query.streams() if stream.is_versioned}
     return [lane for lane in lanes if lane[0] in topics]
 
 

@@ -621,7 +621,7 @@ def _check_query(query: Query) -> None:
 
 def _check_start(query: Query, settings: WorkerSettings) -> None:
     """Raise UsageError for a topic that would have to be read from its beginning and from its end."""
-    tables = {stream.topic: stream for stream in query.streams() if stream.is_table}
+    tables = {stream.topic: stream for stream in query.streams() if stream.is_versioned}
     for stream in query.joined_streams():
         if settings.start is Start.LATEST and stream.topic in tables:
             raise UsageError(

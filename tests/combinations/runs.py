@@ -95,7 +95,7 @@ def _group(traits: frozenset[str], case: Case, budget: MemoryBudget | None, data
     """The query beside another over the same streams, which has other windows."""
     first = replace(case.query, name="q0", sink="q0")
     windows = st.sampled_from([Window("RANGE", 5), Window("RANGE", 20)])
-    others = tuple(s if s.is_table else replace(s, window=data.draw(windows)) for s in first.sources)
+    others = tuple(s if s.is_static else replace(s, window=data.draw(windows)) for s in first.sources)
     queries = (first, replace(first, name="q1", sink="q1", sources=others))
     group = GroupCase(queries, case.rows, case.push_sizes, case.epoch_ms, case.tables)
     options: dict[str, Any] = {"executor": None, "tables": group.batches(), "feedback": JIT in traits}

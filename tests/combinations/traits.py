@@ -120,7 +120,7 @@ def _as_streams(case: Case) -> Case:
 
     def stream(source: Source) -> Source:
         name = source.stream.name
-        return replace(source, stream=Stream(name, FIELDS, name, timestamp="ts")) if source.is_table else source
+        return replace(source, stream=Stream(name, FIELDS, name, timestamp="ts")) if source.is_static else source
 
     rows = {**case.rows, **{name: [found] for name, found in case.tables.items()}}
     query = replace(case.query, sources=tuple(map(stream, case.query.sources)))

@@ -52,7 +52,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "distributed/rows_windows.py": (
         ('Compare("<", before', 'Compare("<=", before'),
-        ("if other is not own and not other.is_table:", "if other is not own and not other.is_table and False:"),
+        ("if other is not own and not other.is_static:", "if other is not own and not other.is_static and False:"),
         ("found[stream.name] = max(sizes)", "found[stream.name] = min(sizes)"),
         ("horizon_column(other.alias, stream), size", "horizon_column(other.alias, other.stream.name), size"),
     ),

@@ -36,7 +36,7 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("for a in top.aliases if a not in tables}", "for a in top.aliases}"),
         ("in inside - static for c", "in inside for c"),
     ),
-    "migration/black_box.py": (("in sources.query.sources if not s.is_table}", "in sources.query.sources}"),),
+    "migration/black_box.py": (("in sources.query.sources if not s.is_static}", "in sources.query.sources}"),),
     "migration/sizes.py": (("self.window_s[source.alias] = math.inf", "self.window_s[source.alias] = ENDLESS_S"),),
     "migration/cost.py": ((" and not aliases <= tables]", "]"),),
 }

@@ -24,9 +24,9 @@ class Life:
         self.repeats: dict[str, list[int]] = {s.name: [] for s in case.query.streams() if s.deduplicate}
         self.at = {(name, p): 0 for name, parts in case.rows.items() for p in range(len(parts))}
 
-    def is_table(self, name: str) -> bool:
+    def is_versioned(self, name: str) -> bool:
         """Whether a source of rows is a table, whose versions are in no snapshot."""
-        return next(s for s in self.case.query.streams() if s.name == name).is_table
+        return next(s for s in self.case.query.streams() if s.name == name).is_versioned
 
     def push(self, name: str, p: int, begin: int, stop: int, floor: int | None = None) -> None:
         """Push rows begin .. stop of a partition under their log offsets."""
@@ -59,7 +59,7 @@ class Life:
         """Where to read on from a snapshot of `cut`, by stream and partition."""
         within = {s.name: s.deduplicate_within_ms for s in self.case.query.streams()}
         return {
-            (name, p): self.engine.replay_point(name, p, 0 if self.is_table(name) else cut - within[name])
+            (name, p): self.engine.replay_point(name, p, 0 if self.is_versioned(name) else cut - within[name])
             for name, p in self.at
         }
 
@@ -91,7 +91,7 @@ class Life:
         self.resume(dead, {key: point.offset for key, point in points.items()})
         for (name, p), position in dead.at.items():
             self.engine.set_clock(name, p, points[name, p].max_ts)
-            self.push(name, p, points[name, p].offset, position, floor=0 if self.is_table(name) else cut)
+            self.push(name, p, points[name, p].offset, position, floor=0 if self.is_versioned(name) else cut)
             self.at[name, p] = position
         self.engine.advance(dead.engine.cut)
 

@@ -68,7 +68,7 @@ class NestedLoops:
         counted = member.over_inputs.sources[k]
         newest = index[k].copy()
         for m, other in enumerate(member.over_inputs.sources):
-            if other.is_table:
+            if other.is_static:
                 continue
             if other.stream.name == counted.stream.name:
                 newest = np.maximum(newest, index[m])

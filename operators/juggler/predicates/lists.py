@@ -307,7 +307,7 @@ def _register_windows(lists: list[PredicateList], group: QueryGroup, source: str
         (number, member) for number, member in enumerate(group.members) if {source, other} <= set(member.inputs)
     ]
     sizes = {number: member.over_inputs.source(other).window for number, member in asking}
-    if longest.is_table or (bounded and all(window == longest.window for window in sizes.values())):
+    if longest.is_static or (bounded and all(window == longest.window for window in sizes.values())):
         return
     new = PredicateList(WINDOW, frozenset({source, other}), source)
     x, y = (ColumnRef(name, "_ts", Type.TIMESTAMP) for name in (source, other))

@@ -39,7 +39,7 @@ def counted_pairs(member: Member) -> Iterator[tuple[ColumnRef, ColumnRef, int]]:
         if counted.window.kind != "ROWS":
             continue
         for other in sources:
-            if other.alias == counted.alias or other.is_table:
+            if other.alias == counted.alias or other.is_static:
                 continue
             name = NUMBER
             if other.stream.name != counted.stream.name:

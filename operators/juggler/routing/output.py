@@ -63,7 +63,7 @@ def routes(group: QueryGroup) -> QueryRoutes:
 
 
 def _lifetime(source: Source) -> int:
-    return FOREVER if source.is_table else life_of(source)
+    return FOREVER if source.is_static else life_of(source)
 
 
 class SliceResults:

@@ -61,7 +61,7 @@ class Selection:
         }
         self._inputs: dict[str, list[str]] = {}
         for source in group.inputs:
-            if not source.is_table:
+            if not source.is_static:
                 self._inputs.setdefault(source.stream.name, []).append(source.alias)
         for stream, names in list(self._inputs.items()):
             if any(self._asking[name] - _queries(self._lists[name]) for name in names):

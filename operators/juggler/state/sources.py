@@ -45,7 +45,7 @@ class GroupSources(Sources):
 
     def _configure(self, group: QueryGroup) -> None:
         self._kept_for_rows = kept_for_rows(group)
-        tables = (source for source in group.inputs if source.is_table)
+        tables = (source for source in group.inputs if source.is_static)
         kept = [*group.columns(), *(ColumnRef(t.alias, f.name, f.type) for t in tables for f in t.stream.fields)]
         super().__init__(_unbounded(group.query), kept=kept)
         self._windows = {source.alias: group.windows(source.alias) for source in group.inputs}
@@ -206,7 +206,7 @@ class GroupSources(Sources):
 
     def holds_all(self, source: Source, known: int, cut: int) -> bool:
         """Whether a source's window holds no tuple at `cut` older than `known`, from which on tuples are stored."""
-        if source.is_table or known == -FOREVER:
+        if source.is_static or known == -FOREVER:
             return True
         if source.window.kind != "ROWS":
             return known <= cut - life_of(source)

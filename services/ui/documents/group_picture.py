@@ -62,9 +62,9 @@ def _sources(queries: Iterable[Query]) -> list[Document]:
     read: dict[str, tuple[str, set[str]]] = {}
     for query in queries:
         for source in query.sources:
-            kind = "table" if source.is_table else "source"
+            kind = "table" if source.is_static else "source"
             windows = read.setdefault(source.stream.name, (kind, set()))[1]
-            if not source.is_table:
+            if not source.is_static:
                 windows.add(str(source.window))
         for lookup in query.lookups:
             read.setdefault(lookup.table.name, ("table", set()))

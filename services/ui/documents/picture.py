@@ -179,9 +179,9 @@ def _leaf(query: Query, analysis: Analysis, leaf: Leaf) -> Document:
     seen = next((one for one in analysis.sources if one.alias == leaf.alias), None)
     selected = 1.0 if seen is None or not seen.input_tuples else seen.selected_tuples / seen.input_tuples
     return {
-        "kind": "table" if source.is_table else "source",
+        "kind": "table" if source.is_static else "source",
         "stream": source.stream.name,
-        "window": "" if source.is_table else str(source.window),
+        "window": "" if source.is_static else str(source.window),
         "lookups": [
             {"table": one.table.name, "alias": one.alias, "by": looks_up(one)}
             for one in query.lookups

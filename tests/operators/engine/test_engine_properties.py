@@ -105,7 +105,7 @@ def test_accepted_tuples_make_the_oracles_results(case: Case, data: st.DataObjec
         cut = task.cut
         late = task.push(name, p, to_batch(streams[name], piece)).late
         for row, is_late in zip(piece, late.tolist(), strict=True):
-            if streams[name].is_table:
+            if streams[name].is_versioned:
                 # A version that is late holds from the watermark on, or from where the task is.
                 reached = largest[name, p] - streams[name].disorder_ms
                 taken[name][p].append({**row, "ts": max(row["ts"], reached, cut)})

@@ -101,7 +101,7 @@ def dense_cases(draw: st.DrawFn) -> Case:
     rows: dict[str, list[list[dict[str, Any]]]] = {}
     tables: dict[str, list[dict[str, Any]]] = {}
     for source in sources:
-        times = sorted(rng.randrange(100) for _ in range(most if source.is_table else 24))
+        times = sorted(rng.randrange(100) for _ in range(most if source.is_static else 24))
         found = [
             {
                 "ts": ts,
@@ -113,7 +113,7 @@ def dense_cases(draw: st.DrawFn) -> Case:
             }
             for ts in times
         ]
-        if source.is_table:
+        if source.is_static:
             tables[source.stream.name] = found
         else:
             rows[source.stream.name] = [found]

@@ -45,13 +45,13 @@ def queries(kind: str, *selects: str) -> list[Query]:
 def batch(stream: Stream, number: int, at: int) -> Batch:
     """An epoch's tuples; every `v` of a stream is another. A table has its rows from the first epoch on."""
     draw = np.random.default_rng(10 * at + number)
-    n = TUPLES if not stream.is_table else KEYS if at == 0 else 1
+    n = TUPLES if not stream.is_versioned else KEYS if at == 0 else 1
     ts = np.sort(draw.integers(1000 * at, 1000 * (at + 1), n))
     columns = {"k": draw.integers(0, 5_000, n), "v": np.arange(n) + TUPLES * at}
-    if stream.is_table:
+    if stream.is_versioned:
         ts, columns["k"] = np.full(n, 1000 * at), np.arange(n)
     found = {name: Column(Type.BIGINT, values) for name, values in columns.items()} | {"at": Column(Type.TIMESTAMP, ts)}
-    if stream.is_table:
+    if stream.is_versioned:
         found[GONE] = Column(Type.BOOLEAN, np.zeros(n, np.bool_))
     return Batch(ts, found)
 

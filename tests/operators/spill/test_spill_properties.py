@@ -36,7 +36,7 @@ def counting(draw: st.DrawFn, of: st.SearchStrategy[Case]) -> Case:
     case = draw(of)
     windows = st.one_of(st.none(), st.builds(Window, st.just("ROWS"), st.sampled_from([1, 2, 5, 9, 20])))
     sources = tuple(
-        source if source.is_table or (window := draw(windows)) is None else replace(source, window=window)
+        source if source.is_static or (window := draw(windows)) is None else replace(source, window=window)
         for source in case.query.sources
     )
     return replace(case, query=replace(case.query, sources=sources))

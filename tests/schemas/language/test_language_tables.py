@@ -34,7 +34,7 @@ def test_a_table_joins_without_a_window() -> None:
         "SELECT T.celsius, R.floor, F.name FROM temperature T [RANGE 5 MINUTES], rooms R JOIN floors F "
         "ON R.floor = F.floor WHERE T.room = R.room"
     )
-    assert [source.is_table for source in found.sources] == [False, True, True]
+    assert [source.is_static for source in found.sources] == [False, True, True]
     assert [source.window for source in found.sources[1:]] == [Window("UNBOUNDED")] * 2
     assert [stream.name for stream in found.streams()] == ["temperature"]
     assert [table.name for table in found.tables()] == ["rooms", "floors"]
@@ -66,7 +66,7 @@ def test_streams_are_partitioned_and_tables_are_not() -> None:
 def test_a_table_may_be_taken_away() -> None:
     found = query("SELECT T.mote FROM temperature T [RANGE 1 MINUTE] EXCEPT rooms R ON T.room = R.room")
     assert found.subtracted[0].alias == "R"
-    assert found.sources[1].is_table
+    assert found.sources[1].is_static
 
 
 JOIN = "SELECT T.mote FROM temperature T [RANGE 5 MINUTES], rooms R WHERE T.room = R.room"

@@ -55,7 +55,7 @@ def write_jsonl_gz(path: Path, stream: Stream | Table, rows: list[Row]) -> Path:
 
 def fields_of(stream: Stream | Table) -> tuple[Field, ...]:
     """The fields of a file's records: those of a table in a topic say which rows end."""
-    return (with_operation(stream) if isinstance(stream, Stream) and stream.is_table else stream).fields
+    return (with_operation(stream) if isinstance(stream, Stream) and stream.is_versioned else stream).fields
 
 
 def write_csv(path: Path, stream: Stream | Table, rows: list[Row]) -> Path:
