@@ -80,9 +80,11 @@ class FeedbackLog:
 
     def _take(self, batch: LogBatch) -> None:
         """Distribute messages to inboxes."""
+        if not batch:
+            return
         if batch.problem and batch.problem != self._read_error:
-            self._read_error = batch.problem
             self._log.warning("feedback topic cannot be read, retrying; results may wait for it", reason=batch.problem)
+        self._read_error = batch.problem
         for message in batch.records:
             try:
                 decoded = decode_control(message.value(), position_of(message))

@@ -48,6 +48,7 @@ class Connection:
             if self._lost:
                 self._log.info("connected to Kafka again")
             self._seen_s, self._refused_s, self._lost, self._pages.connection_problem = now, None, False, ""
+            self._answer = None  # it is about an outage that is over
             return
         if now - self._seen_s <= LOST_S:
             return

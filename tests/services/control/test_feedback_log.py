@@ -21,8 +21,10 @@ from schemas.codecs.notice import Notice, Words, encode_notice
 from schemas.columns import Batch, Column
 from schemas.messages.control import Demanded
 from schemas.query import ColumnRef, Type
+from services.broker.background import free_port
 from services.control.control_log import ControlLog
 from services.control.feedback_log import FeedbackLog
+from services.kafka.log_consumer import LogBatch
 from services.kafka.topics import TopicAdmin
 from services.placement.distributed import Part
 from services.process.logs import get_log
@@ -85,6 +87,19 @@ def test_who_writes_to_a_topic_hears_what_is_asked_of_it(topics: Topics) -> None
     finally:
         log.close()
         control.close()
+
+
+def test_a_second_failure_to_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if the first one had the same reason: only the first one was logged, whatever had been read since."""
+    clients = KafkaClients(f"127.0.0.1:{free_port()}")
+    control = ControlLog(clients, "control", "test")
+    log = FeedbackLog(clients, "feedback", "test", control)
+    failed = LogBatch([], problem="Kafka is away")
+    for batch in (failed, LogBatch([]), failed, LogBatch([], at_end=True), failed):
+        log._take(batch)
+    log.close()
+    control.close()
+    assert len(caplog.records) == 2
 
 
 def test_a_tasks_own_notices_are_read_back(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
