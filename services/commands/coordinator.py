@@ -60,4 +60,4 @@ def coordinator(
     stop = stop_event()
     of = group_of(bound, group)
     with page_at(http_bind, ui_port, clients, bound, of):
-        Coordinator(bound, CoordinatorSettings(clients, of, wait, replication or -1)).run(stop)
+        Coordinator(bound, CoordinatorSettings(clients, of, wait, replication)).run(stop)

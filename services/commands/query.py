@@ -71,13 +71,13 @@ def register(
     if from_now and not group:
         raise UsageError("--from-now is for queries that join a group: add --group")
     if group:
-        _register_in_group(clients, access, name, query, pick, from_now=from_now, replication=replication or -1)
+        _register_in_group(clients, access, name, query, pick, from_now=from_now, replication=replication)
         return
     if find_group(clients, name) is not None:
         raise UsageError(f"{name!r} is a group of queries: add --group, or take another name")
     text = query_text(query, access)
     bound = pick_query(text, pick, str(query))
-    registry.register(clients, RegisteredQuery(name=name, text=text, pick=pick), replication or -1)
+    registry.register(clients, RegisteredQuery(name=name, text=text, pick=pick), replication)
     typer.echo(f"registered {name}: {_shown(bound.name)}")
 
 

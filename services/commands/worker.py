@@ -10,7 +10,7 @@ import typer
 
 from schemas.durations import parse_duration
 from schemas.errors import UsageError
-from schemas.sizes import unit_hint
+from schemas.sizes import parse_size, unit_hint
 from services.commands.options.kafka import with_kafka
 from services.commands.options.query import (
     Adapt,
@@ -254,39 +254,43 @@ def worker(
     the arguments are wrong; 1 anything else.
     """
     set_up_logs(log_format, log_level)
-    patience_ms = _at_least("--patience", patience, 1)
+    # All that can be wrong without Kafka is checked before it is waited for.
+    settings = WorkerSettings(
+        clients=clients,
+        group=group or "",
+        state_dir=None if state_dir == "none" else Path(state_dir),
+        guarantee=guarantee,
+        start=start,
+        plan=plan,
+        placement=placement,
+        operator_partitions=operator_partitions,
+        jit=jit is Switch.ON,
+        spill_dir=spill_dir,
+        epoch_ms=_at_least("--epoch", epoch, 1),
+        commit_ms=_at_least("--commit", commit, 1),
+        snapshot_ms=_at_least("--snapshot", snapshot, 1),
+        idle_timeout_ms=None if idle_timeout == NEVER else _at_least("--idle-timeout", idle_timeout, 1),
+        max_pending_tuples=max_pending,
+        max_ahead_ms=_at_least("--max-ahead", max_ahead, 1),
+        transaction_timeout_ms=_at_least("--transaction-timeout", transaction_timeout, 1000),
+        session_timeout_ms=_at_least("--session-timeout", session_timeout, 1000),
+        wait=wait,
+        patience_ms=_at_least("--patience", patience, 1),
+        replication=replication,
+        adapt=adapt_mode(adapt, pinned=plan is not None),
+    )
+    silence_ms = parse_duration(max_silence)
+    if memory is not None:
+        parse_size(memory)
     with Pages(http_bind, http_port) as pages:
+        entry = None
         if not names_file(query):
-            TopicAdmin(clients).inputs((), wait, patience_ms, tell=pages.waits_for)
-        entry = None if query.exists() else find_group(clients, str(query))
+            TopicAdmin(clients).inputs((), wait, settings.patience_ms, tell=pages.waits_for)
+            entry = find_group(clients, str(query))
         if entry is not None and name is not None:
             raise UsageError(f"--query {name}: {entry.name!r} is a group, whose queries all run")
         bound = find_query(query, name, clients, access) if entry is None else entry.query()
         rows = table_paths(bound, query, table or [])
-        settings = WorkerSettings(
-            clients=clients,
-            group=group_of(bound, group),
-            state_dir=None if state_dir == "none" else Path(state_dir),
-            guarantee=guarantee,
-            start=start,
-            plan=plan,
-            placement=placement,
-            operator_partitions=operator_partitions,
-            jit=jit is Switch.ON,
-            spill_dir=spill_dir,
-            epoch_ms=_at_least("--epoch", epoch, 1),
-            commit_ms=_at_least("--commit", commit, 1),
-            snapshot_ms=_at_least("--snapshot", snapshot, 1),
-            idle_timeout_ms=None if idle_timeout == NEVER else _at_least("--idle-timeout", idle_timeout, 1),
-            max_pending_tuples=max_pending,
-            max_ahead_ms=_at_least("--max-ahead", max_ahead, 1),
-            transaction_timeout_ms=_at_least("--transaction-timeout", transaction_timeout, 1000),
-            session_timeout_ms=_at_least("--session-timeout", session_timeout, 1000),
-            wait=wait,
-            patience_ms=patience_ms,
-            replication=replication or -1,
-            adapt=adapt_mode(adapt, pinned=plan is not None),
-        )
 
         # Imported here: Faust, Numba and Arrow take seconds, which a wrong argument need not wait for.
         memory_use.choose_arrow_pool()
@@ -298,8 +302,12 @@ def worker(
         from services.spill.budget import budget_of
         from services.worker.worker import Worker
 
-        goal = Goal(prefer.value, parse_duration(max_silence) / 1000, max_extra_memory)
-        settings = replace(settings, budget=budget_of(memory, spill, spill_dir), limits=Limits(goal))
+        settings = replace(
+            settings,
+            group=group_of(bound, group),
+            budget=budget_of(memory, spill, spill_dir),
+            limits=Limits(Goal(prefer.value, silence_ms / 1000, max_extra_memory)),
+        )
         if hint := unit_hint(memory):
             get_log("worker").warning(f"--memory {hint}")
         decoders = make_decoders(bound, query, access)

@@ -26,8 +26,9 @@ TIMEOUT_S = 30.0
 
 
 def names_file(given: Path) -> bool:
-    """Whether a query argument is a path, existing or not, rather than the name of a registered query."""
-    return given.exists() or bool(given.suffix) or len(given.parts) > 1
+    """Whether a query argument is a path, existing or not, rather than the name of a registered query. A folder is no
+    query, so it may have the name of one."""
+    return (given.exists() and not given.is_dir()) or bool(given.suffix) or len(given.parts) != 1
 
 
 def find_query(given: Path, pick: str | None, clients: KafkaClients, access: RegistryAccess) -> Query:

@@ -20,7 +20,7 @@ from services.commands.run.options import ExecutorChoice
 from services.files.query_files import read_queries, source_paths, table_paths
 from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
-from services.registry.query_registry import find_query
+from services.registry.query_registry import find_query, names_file
 
 if TYPE_CHECKING:
     from operators.autopilot.adaptation import Adaptation
@@ -120,7 +120,7 @@ def explain(
         raise UsageError("--html and --json are two forms of the same: give one of them")
     if executor in (ExecutorChoice.JUGGLER, ExecutorChoice.APART):
         raise UsageError(f"--executor {executor}: --analyze does not show shared operators; omit --analyze")
-    if name is None and query.exists():
+    if name is None and names_file(query):
         queries = read_queries(query, None, access)
         if len(queries) > 1:
             single = {"--analyze": analyze, "--plan": plan, "--source": source, "--html": html}

@@ -151,11 +151,19 @@ Group = Annotated[
     ),
 ]
 
+
+def _replicas(given: int) -> int:
+    if given == 0:
+        raise typer.BadParameter("a topic has at least one replica; -1 is the broker's default.")
+    return given
+
+
 Replication = Annotated[
     int,
     typer.Option(
         envvar="WEIR_REPLICATION",
         min=-1,
+        callback=_replicas,
         help="Replication factor of topics that are created; -1 is the broker's default.",
     ),
 ]
