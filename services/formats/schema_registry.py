@@ -1,7 +1,9 @@
 """Gets the schemas of a registry by their numbers, which records in its wire format carry, and registers schemas.
 
-A number means the same schema for ever, so each is asked once. The registry is asked in a thread of its own, and again
-until it has answered. Meanwhile `SchemaRegistry.schema` raises `SchemaUnavailable`, and the records wait.
+A number means the same schema for ever, so each that the registry has is asked once. One that it does not have may be
+registered later, or be known to another replica of the registry, so after a while it is asked again. The registry is
+asked in a thread of its own, and again until it has answered. Meanwhile `SchemaRegistry.schema` raises
+`SchemaUnavailable`, and the records wait.
 
 The client is Confluent's (`confluent_kafka.schema_registry`). Other registries speak its protocol, too: Apicurio,
 Karapace, Redpanda.
@@ -34,6 +36,12 @@ GRACE_S: Final = 3.0
 """How long the registry is asked for a schema that it does not have, before records that name it are dead letters."""
 
 GRACE_EVERY_S: Final = 30.0
+
+MISSING_S: Final = 30.0
+"""How long the answer that there is no such schema is believed."""
+
+MOST_MISSING: Final = 1_000
+"""Of so many numbers that the registry does not have, this is remembered; garbage could name any."""
 
 _NO_SUCH_SUBJECT: Final = 40401
 _NO_SUCH_VERSION: Final = 40402
@@ -68,6 +76,8 @@ class SchemaRegistry(Generic[T]):
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._answers: dict[int, Future[T | _Missing]] = {}
+        # Until when the registry is believed not to have a schema; the last answers are at the end.
+        self._missing_until: dict[int, float] = {}
         self._problem = ""
         self._next_grace = 0.0
 
@@ -81,8 +91,9 @@ class SchemaRegistry(Generic[T]):
         """
         with self._lock:
             answer = self._answers.get(number)
-            is_new = answer is None
-            if answer is None:
+            until = self._missing_until.get(number)
+            is_new = answer is None or (until is not None and answer.done() and time.monotonic() >= until)
+            if answer is None or is_new:
                 answer = self._answers[number] = Future()
                 # A thread that waits for a dead registry must not keep the process alive.
                 threading.Thread(target=self._ask, args=(number, answer), name=f"schema-{number}", daemon=True).start()
@@ -101,12 +112,16 @@ class SchemaRegistry(Generic[T]):
         patient_until: float | None = None
         while True:
             try:
-                answer.set_result(self._asked(number))
+                found = self._asked(number)
+                with self._lock:
+                    self._missing_until.pop(number, None)
+                answer.set_result(found)
                 break
             except _Missing as error:
                 # A replica of a registry may learn of a schema a little later than who reads its records.
-                patient_until = self._grace() if patient_until is None else patient_until
+                patient_until = self._grace(number) if patient_until is None else patient_until
                 if time.monotonic() >= patient_until:
+                    self._note_missing(number)
                     answer.set_result(error)
                     break
             except DataError as error:
@@ -118,15 +133,26 @@ class SchemaRegistry(Generic[T]):
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         self._note("")
 
-    def _grace(self) -> float:
-        """Until when to ask again for a number that the registry does not have. Only one number in a while has time:
-        garbage could name any."""
+    def _grace(self, number: int) -> float:
+        """Until when to ask again for a number that the registry does not have. Only one number in a while has time,
+        since garbage could name any, and none that was missing before."""
         with self._lock:
             now = time.monotonic()
-            if now < self._next_grace:
+            if now < self._next_grace or number in self._missing_until:
                 return now
             self._next_grace = now + GRACE_EVERY_S
             return now + GRACE_S
+
+    def _note_missing(self, number: int) -> None:
+        """Remember that the registry does not have a number; forget the number whose answer is the oldest if there are
+        too many."""
+        with self._lock:
+            self._missing_until.pop(number, None)
+            self._missing_until[number] = time.monotonic() + MISSING_S
+            if len(self._missing_until) > MOST_MISSING:
+                oldest = next(iter(self._missing_until))
+                del self._missing_until[oldest]
+                self._answers.pop(oldest, None)
 
     def _note(self, problem: str) -> None:
         with self._lock:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
@@ -16,7 +19,7 @@ from services.broker.background import free_port
 from services.formats import schema_registry
 from services.formats.registry_access import RegistryAccess
 from services.formats.schema_kinds import AVRO, PROTOBUF
-from services.formats.schema_registry import SchemaRegistry, SchemaUnavailable, latest_schema
+from services.formats.schema_registry import NoSuchSchema, SchemaRegistry, SchemaUnavailable, latest_schema
 from tests.registry_fixture import RestartableRegistry, client_of
 from tests.worker_harness import wait_for
 
@@ -97,6 +100,84 @@ def test_a_schema_that_comes_a_little_late_is_no_missing_one(registry: str, monk
     number = client.register_schema(f"s-{uuid.uuid4()}", Schema(json.dumps(late), "AVRO"))
     if number == last + 1:  # nobody else has registered one
         assert wait_for(answer(own, number), "the schema").name == late["name"]
+
+
+class LaggingReplica(BaseHTTPRequestHandler):
+    """A replica of a registry that knows `schemas` by now."""
+
+    schemas: ClassVar[set[int]] = set()
+    asked: ClassVar[list[int]] = []
+
+    def do_GET(self) -> None:
+        """Answer as a registry does."""
+        number = int(self.path.split("/ids/")[1].split("?")[0].partition("/")[0])
+        self.asked.append(number)
+        known = number in self.schemas
+        found = {"schema": RECORD} if known else {"error_code": 40403, "message": "Schema not found"}
+        body = json.dumps(found).encode()
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def lagging(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SchemaRegistry[Avro], type[LaggingReplica]]]:
+    """A replica, and schemas from there. A missing schema is believed to be missing for a second."""
+    monkeypatch.setattr(schema_registry, "MISSING_S", 1.0, raising=False)
+    monkeypatch.setattr(schema_registry, "MOST_MISSING", 10, raising=False)
+    monkeypatch.setattr(schema_registry, "GRACE_S", 0.0)
+    monkeypatch.setattr(LaggingReplica, "schemas", set())
+    monkeypatch.setattr(LaggingReplica, "asked", [])
+    with ThreadingHTTPServer(("127.0.0.1", 0), LaggingReplica) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield SchemaRegistry(f"http://127.0.0.1:{server.server_port}", RegistryAccess(), AVRO, 30.0), LaggingReplica
+        server.shutdown()
+
+
+Lagging = tuple[SchemaRegistry[Avro], type[LaggingReplica]]
+
+
+def is_missing(own: SchemaRegistry[Avro], number: int) -> bool:
+    try:
+        own.schema(number)
+    except NoSuchSchema:
+        return True
+    return False
+
+
+def test_a_missing_schema_is_asked_for_again(lagging: Lagging) -> None:
+    """It was missing until the worker ended, though another producer had only just registered it."""
+    own, replica = lagging
+    assert [is_missing(own, number) for number in (7, 8, 7, 8)] == [True] * 4
+    assert replica.asked == [7, 8], "the answer is believed for a while"
+    replica.schemas.update((7, 8))
+    wait_for(lambda: not is_missing(own, 7) and not is_missing(own, 8), "both schemas", 10.0)
+    assert own.schema(7) is own.schema(7)
+    assert len(replica.asked) == 4, "known schemas are asked for once"
+
+
+def test_a_missing_schema_has_time_once(lagging: Lagging, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a partition would stand still for seconds in each minute for a number that never has a schema."""
+    own, replica = lagging
+    monkeypatch.setattr(schema_registry, "GRACE_S", 0.3)
+    monkeypatch.setattr(schema_registry, "GRACE_EVERY_S", 0.0)
+    assert is_missing(own, 7)
+    first = len(replica.asked)
+    assert first > 1
+    wait_for(lambda: is_missing(own, 7) and len(replica.asked) > first, "another look", 10.0)
+    assert is_missing(own, 7)
+    assert len(replica.asked) == first + 1
+
+
+def test_garbage_takes_little_memory(lagging: Lagging) -> None:
+    own, _ = lagging
+    assert all(is_missing(own, number) for number in range(100, 130))
+    assert list(own._missing_until) == list(own._answers) == list(range(120, 130))
 
 
 @pytest.mark.deep
