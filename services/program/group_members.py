@@ -32,7 +32,7 @@ import msgspec
 
 from operators.groups.engine import EndedQuery, GroupEngine
 from schemas.errors import UsageError
-from schemas.messages.control import MemberRecord, encode_control
+from schemas.messages.control import MemberRecord, RegisteredQuery, encode_control
 from schemas.query import Query
 from services.delivery.epoch_output import BlockRecord
 from services.files.query_files import pick_query
@@ -59,7 +59,7 @@ class StartingQueries:
         task: the task's number.
         known: the records that earlier incarnations have written; None if there was none.
         until: the cut of the last commit.
-        registered: the registered queries; a task without earlier incarnations starts with them.
+        registered: the registered queries; a task without earlier incarnations starts with those that do not wait.
 
     Attributes:
         running: by name.
@@ -77,10 +77,11 @@ class StartingQueries:
         self._ended: list[RunningQuery] = []
         if known is None:
             self.unwritten.append(MemberRecord(task=task, name=BEGAN, id="", text=""))
-            for query in registered:
-                member = _begun(task, query, 0, {})
-                self.running[member.name] = RunningQuery(member, query.query)
-                self.unwritten.append(member)
+            for wanted in registered:
+                if wanted.query is not None:
+                    member = _begun(task, wanted.message, 0, {})
+                    self.running[member.name] = RunningQuery(member, wanted.query)
+                    self.unwritten.append(member)
             return
         for member in known:
             if member.error:
@@ -172,7 +173,7 @@ class GroupMembers(TaskChanges):
         return tuple(running.query for running in self._running.values())
 
     def look(self, committed: float, now: float) -> None:
-        """Begin registered queries and end dropped ones.
+        """Begin registered queries and end dropped ones. Those that wait do not begin, and none ends for them.
 
         Raises:
             RereadNeeded: the task must restart; its changes were committed at the end of the last epoch.
@@ -183,12 +184,16 @@ class GroupMembers(TaskChanges):
         if wanted is self._seen:
             return
         self._seen = wanted
-        ids = {registered.message.id for registered in wanted}
-        for name in [name for name, running in self._running.items() if running.member.id not in ids]:
-            self._end(name)
+        named = {registered.message.name: registered for registered in wanted}
+        for name, running in list(self._running.items()):
+            registered = named.get(name)
+            # One that waits is not ready to take the place of another.
+            if registered is None or (registered.query is not None and registered.message.id != running.member.id):
+                self._end(name)
         for registered in wanted:
-            if registered.message.name not in self._running and registered.message.id not in self._refused:
-                self._begin(registered)
+            message, query = registered.message, registered.query
+            if query is not None and message.name not in self._running and message.id not in self._refused:
+                self._begin(message, query)
 
     def limit(self, watermark: int, now: float) -> int:
         """The watermark; the present cut if the task must restart."""
@@ -217,27 +222,28 @@ class GroupMembers(TaskChanges):
         self._unwritten.append(msgspec.structs.replace(ended.member, ended=self._engine.cut))
         self._log.info("query ended", name=name, event_time=self._engine.cut)
 
-    def _begin(self, registered: WantedQuery) -> None:
-        message = registered.message
+    def _begin(self, message: RegisteredQuery, query: Query) -> None:
         try:
-            since = self._engine.add(registered.query, from_now=message.from_now)
+            since = self._engine.add(query, from_now=message.from_now)
         except UsageError as error:
             self._refused.add(message.id)
-            self._unwritten.append(msgspec.structs.replace(_member(self._task, registered), error=str(error)))
+            self._unwritten.append(msgspec.structs.replace(_member(self._task, message), error=str(error)))
             self._log.error("query left out", name=message.name, reason=str(error))
             return
         if not message.from_now:
-            since = self._extended_since(registered, since)
-        self._note_begun(registered, self._engine.cut, since)
+            since = self._extended_since(query, since)
+        member = _begun(self._task, message, self._engine.cut, since)
+        self._running[message.name] = RunningQuery(member, query)
+        self._unwritten.append(member)
         self._log.info("query begun", name=message.name, event_time=self._engine.cut, since=since)
 
-    def _extended_since(self, registered: WantedQuery, since: dict[str, int]) -> dict[str, int]:
+    def _extended_since(self, query: Query, since: dict[str, int]) -> dict[str, int]:
         """What a new query sees: what the group has kept or, if the log can be read again and has more, that."""
-        replayable = self._engine.replayable_since(registered.query)
+        replayable = self._engine.replayable_since(query)
         most = {alias: min(ts, replayable[alias]) for alias, ts in since.items() if alias in replayable}
-        if most == since or not self._readable(self._replay_offsets(registered.query)):
+        if most == since or not self._readable(self._replay_offsets(query)):
             return since
-        self._reread_for = registered.message.name
+        self._reread_for = query.name
         return most
 
     def _replay_offsets(self, query: Query) -> dict[Lane, int]:
@@ -249,16 +255,10 @@ class GroupMembers(TaskChanges):
             for number in self._partitions[stream.name]
         }
 
-    def _note_begun(self, registered: WantedQuery, cut: int, since: dict[str, int]) -> None:
-        member = _begun(self._task, registered, cut, since)
-        self._running[registered.message.name] = RunningQuery(member, registered.query)
-        self._unwritten.append(member)
+
+def _begun(task: int, message: RegisteredQuery, cut: int, since: dict[str, int]) -> MemberRecord:
+    return msgspec.structs.replace(_member(task, message), began=cut, since=since)
 
 
-def _begun(task: int, registered: WantedQuery, cut: int, since: dict[str, int]) -> MemberRecord:
-    return msgspec.structs.replace(_member(task, registered), began=cut, since=since)
-
-
-def _member(task: int, registered: WantedQuery) -> MemberRecord:
-    message = registered.message
+def _member(task: int, message: RegisteredQuery) -> MemberRecord:
     return MemberRecord(task=task, name=message.name, id=message.id, text=message.text, pick=message.pick)

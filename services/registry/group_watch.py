@@ -1,13 +1,14 @@
 """`GroupWatch` follows the registry in a thread while a group's worker runs: which queries should the worker run now?
 
-A query is wanted when everything that can fail outside a task is done: its text is bound, its output topic exists,
-and the schema of its results is registered where their format has one. A query whose text cannot be read is logged
-once and left out. A request that Kafka refuses is tried again.
+A query is ready when everything that can fail outside a task is done: its text is bound, its output topic exists, and
+the schema of its results is registered where their format has one. A query whose text cannot be read is logged once and
+left out. A query whose topic or schema cannot be had now waits, and is tried again; the others do not wait for it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,15 +29,30 @@ POLL_S = 0.2
 """About how soon a change of the registry is noticed."""
 
 BEGIN_S = 60.0
-"""How long reading the registry may take at the start."""
+"""How long reading the registry, and waiting for the topics and schemas of its queries, may take at the start."""
+
+RETRY_S = 1.0
+"""How soon a query that waits is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedQuery:
-    """A registered query, ready to run."""
+    """A registered query.
+
+    Attributes:
+        query: it, ready to run; None while it waits for its topic or the schema of its results.
+    """
 
     message: RegisteredQuery
-    query: Query
+    query: Query | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A query that waits: why, and from when on it is tried again."""
+
+    problem: str
+    until_s: float
 
 
 class GroupWatch:
@@ -49,8 +65,8 @@ class GroupWatch:
         encoders: of results; is told of new queries.
 
     Attributes:
-        wanted: the queries to run. Replaced, never changed: any thread may read it. None until the registry has been
-            read once.
+        wanted: the queries to run, also those that wait. Replaced, never changed: any thread may read it. None until
+            the registry has been read once.
         refused: set when a newer Weir has registered something for this group; then reading ends.
     """
 
@@ -75,22 +91,27 @@ class GroupWatch:
         self._known: dict[str, ControlMessage] = {}
         self._ready: dict[str, WantedQuery] = {}
         self._refused: set[str] = set()
+        self._waits: dict[str, _Wait] = {}
         self._stale = False
-        self._waiting = ""
+        self._read = False
         self._begun = threading.Event()
         self._follower = LogFollower(clients, REGISTRY, "group", self._take, poll_s=POLL_S)
 
     def start(self) -> GroupWatch:
-        """Start to follow; returns when everything that is registered now is known.
+        """Start to follow; returns when everything that is registered now is ready, or after `BEGIN_S` if some is.
 
         Raises:
-            BrokerError: Kafka does not answer.
+            BrokerError: Kafka does not answer, or no query is ready.
             NewerFormatError: a newer Weir has registered something.
         """
         self._follower.start()
         if not self._begun.wait(BEGIN_S):
-            self.close()
-            raise BrokerError(self._waiting or f"topic {REGISTRY} could not be read within {BEGIN_S:g} s")
+            wanted = self.wanted or ()
+            waiting = next((f"query {one.message.name} waits: {self._why(one)}" for one in wanted if not one.query), "")
+            if not self._read or not any(one.query for one in wanted):
+                self.close()
+                raise BrokerError(waiting or f"topic {REGISTRY} could not be read within {BEGIN_S:g} s")
+            self._log.warning("the group begins without a query", reason=waiting)
         if self.refused is not None:
             self.close()
             raise self.refused
@@ -114,34 +135,49 @@ class GroupWatch:
             except WeirError as problem:
                 self._log.warning("registered query passed over", reason=str(problem))
             self._stale = True
+        self._read = self._read or batch.at_end
         if self._stale and (batch.at_end or not batch):
             self._update()
-        if batch.at_end and (not self._stale or self.wanted is not None):
+        if self._read and not self._stale:
             self.wanted = self.wanted or ()
             self._begun.set()
 
     def _update(self) -> None:
-        """Prepare all registered queries and set `wanted`."""
-        name = self._streams.name
-        entry = groups_of(self._known).get(name)
+        """Prepare the registered queries that are not ready, and set `wanted`.
+
+        At most one fails in a call: each may take seconds, and the registry has to be read meanwhile. So that none is
+        forgotten, those come first that have waited the longest.
+        """
+        entry = groups_of(self._known).get(self._streams.name)
         queries: Mapping[str, RegisteredQuery] = {} if entry is None else entry.queries
-        ready = {query.id: self._ready[query.id] for query in queries.values() if query.id in self._ready}
-        for query in queries.values():
-            if query.id in ready or query.id in self._refused:
-                continue
+        ids = {query.id for query in queries.values()}
+        ready = self._ready = {id_: found for id_, found in self._ready.items() if id_ in ids}
+        waits = self._waits = {id_: wait for id_, wait in self._waits.items() if id_ in ids}
+        missing = [query for query in queries.values() if query.id not in ready and query.id not in self._refused]
+        for query in sorted(missing, key=lambda query: waits[query.id].until_s if query.id in waits else 0.0):
+            former = waits.get(query.id)
+            if former is not None and time.monotonic() < former.until_s:
+                break
             try:
                 ready[query.id] = self._prepare(query)
             except UsageError as problem:
                 self._refused.add(query.id)
                 self._log.error("query left out", name=query.name, reason=str(problem))
             except BrokerError as problem:
-                if self._waiting != (waiting := f"query {query.name} waits: {problem}"):
-                    self._waiting = waiting
+                waits[query.id] = _Wait(str(problem), time.monotonic() + RETRY_S)
+                if former is None or former.problem != str(problem):
                     self._log.warning("query waits for its topic or schema", name=query.name, reason=str(problem))
-                return  # still stale: tried again
-        self._ready, self._waiting = ready, ""
-        self._stale = False
-        self.wanted = tuple(ready[query.id] for query in queries.values() if query.id in ready)
+                break
+            waits.pop(query.id, None)
+        known = [query for query in queries.values() if query.id not in self._refused]
+        self._stale = any(query.id not in ready for query in known)
+        wanted = tuple(ready.get(query.id) or WantedQuery(query, None) for query in known)
+        if wanted != self.wanted:
+            self.wanted = wanted
+
+    def _why(self, waiting: WantedQuery) -> str:
+        wait = self._waits.get(waiting.message.id)
+        return "it has not been tried" if wait is None else wait.problem
 
     def _prepare(self, message: RegisteredQuery) -> WantedQuery:
         query = pick_query(message.text, message.pick, f"query {message.name} of group {message.group}")

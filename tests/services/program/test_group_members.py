@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,15 @@ class Registry:
         message = RegisteredQuery(name=name, text=text, pick=name, group="g", from_now=from_now, id=f"id{self._ids}")
         others = tuple(one for one in self.wanted if one.message.name != name)
         self.wanted = (*others, WantedQuery(message, parse_program(text).queries[0]))
+
+    def wait(self, name: str, *, waits: bool) -> None:
+        """Take a query's topic or schema away, or give it back."""
+        self.wanted = tuple(
+            replace(one, query=None if waits else parse_program(one.message.text).queries[0])
+            if one.message.name == name
+            else one
+            for one in self.wanted
+        )
 
     def drop(self, name: str) -> None:
         """Forget a query."""
@@ -418,6 +428,42 @@ def test_a_query_sees_only_what_a_later_incarnation_can_find() -> None:
     cut, since = began["q2"]
     assert set(since) == {"A"}
     assert {name: canonical(rows) for name, rows in history.out.items()} == history.expected()
+
+
+def test_a_query_that_waits_holds_nothing_up() -> None:
+    """One that has run runs on, though a new incarnation finds its schema missing. A new one begins once it is
+    ready, and only then takes the place of another of its name. The others come and go meanwhile."""
+    registry = Registry()
+    for name in ("q0", "q1", "q2"):
+        registry.register(name, PAIRS.format(30, 30))
+    registry.wait("q2", waits=True)
+    history = TaskHistory(registry, random.Random(4))
+
+    def running(until: int) -> list[str]:
+        history.epoch(until, commit=True)
+        return sorted(history.program.engine.names)
+
+    assert running(50) == ["q0", "q1"]
+    registry.wait("q1", waits=True)
+    assert running(100) == ["q0", "q1"]
+    history.begin()
+    registry.drop("q0")
+    registry.register("q3", PAIRS.format(10, 50))
+    assert running(150) == ["q1", "q3"]
+    registry.register("q3", PAIRS.format(20, 20))
+    registry.wait("q3", waits=True)
+    assert running(200) == ["q1", "q3"]
+    assert {one.name: one.text for one in history.written}["q3"].count("RANGE 50") == 1
+    registry.drop("q1")
+    registry.wait("q2", waits=False)
+    registry.wait("q3", waits=False)
+    assert running(250) == ["q2", "q3"]
+    assert {one.name: one.text for one in history.written}["q3"].count("RANGE 50") == 0
+    for _ in range(3):
+        history.epoch(END, commit=True)
+    expected = {name: rows for name, rows in history.expected().items() if rows}
+    assert {name: canonical(rows) for name, rows in history.out.items()} == expected
+    assert all(sum(expected[name].values()) > 50 for name in ("q0", "q1", "q2", "q3"))
 
 
 def test_the_error_of_a_refused_query_is_written_once() -> None:

@@ -1,0 +1,84 @@
+"""`GroupWatch` on a real broker: which queries a group is to run while one has neither a topic nor a schema."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import BrokerError
+from services.broker.background import free_port
+from services.kafka.topics import OutputTopics
+from services.registry import group_watch
+from services.registry.group_registry import find_group
+from services.registry.group_watch import GroupWatch
+from tests.broker_fixture import Topics
+from tests.group_workers import GroupTrial, select
+from tests.worker_harness import wait_for
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def trial(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupTrial:
+    """A group; its queries have five seconds to become ready."""
+    monkeypatch.setattr(group_watch, "BEGIN_S", 5.0)
+    return GroupTrial.make(topics, tmp_path)
+
+
+def register(trial: GroupTrial, sink: str, options: str = "") -> None:
+    trial.options = options
+    trial.register({sink: select(random.Random(1))})
+
+
+def unreachable() -> str:
+    """The options of results whose registry is away."""
+    return f"WITH (format = 'avro', registry = 'http://127.0.0.1:{free_port()}')"
+
+
+@contextmanager
+def watching(trial: GroupTrial) -> Iterator[GroupWatch]:
+    entry = find_group(trial.clients, trial.name)
+    assert entry is not None
+    watch = GroupWatch(trial.clients, entry.query(), OutputTopics("", "late", "dead", {}, {}), 1, -1).start()
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def shown(watch: GroupWatch) -> dict[str, bool]:
+    """The queries to run, without the group's name, and whether they are ready."""
+    return {one.message.name.rpartition("-")[2]: one.query is not None for one in watch.wanted or ()}
+
+
+def test_a_query_without_a_schema_holds_no_other_up(trial: GroupTrial, caplog: pytest.LogCaptureFixture) -> None:
+    """While the registry of one query was away, no query could be added or dropped, and a worker that began ended."""
+    register(trial, "a")
+    register(trial, "b", unreachable())
+    register(trial, "c")
+    with watching(trial) as watch:
+        assert shown(watch) == {"a": True, "b": False, "c": True}
+        first = watch.wanted
+        trial.drop("a")
+        register(trial, "d")
+        wait_for(lambda: shown(watch) == {"b": False, "c": True, "d": True}, "the change")
+        register(trial, "e", unreachable())
+        wait_for(lambda: shown(watch) == {"b": False, "c": True, "d": True, "e": False}, "a second that waits")
+        register(trial, "b")
+        wait_for(lambda: shown(watch) == {"b": True, "c": True, "d": True, "e": False}, "it is ready")
+        assert first is not None
+        assert {one.message.id for one in first} & {one.message.id for one in watch.wanted or ()}
+        trial.drop("e")
+        wait_for(lambda: shown(watch) == {"b": True, "c": True, "d": True}, "one that waited is dropped")
+    said = [record.args for record in caplog.records if "waits for its topic" in str(record.args)]
+    assert len(said) == 2, "each says so once"
+
+
+def test_a_group_of_which_no_query_is_ready_does_not_begin(trial: GroupTrial) -> None:
+    register(trial, "a", unreachable())
+    with pytest.raises(BrokerError, match=f"^query {trial.name}-a waits: the schema registry .* does not answer"):
+        watching(trial).__enter__()
