@@ -57,7 +57,7 @@ class Readback:
         """The records from `begin` up to, not including, `end`, each with its offset.
 
         Raises:
-            BrokerError: Kafka does not answer in time.
+            BrokerError: Kafka brings nothing for TIMEOUT_S.
         """
         deadline = time.monotonic() + TIMEOUT_S
         self._consumer.assign([TopicPartition(self._topic, partition, begin)])
@@ -65,7 +65,7 @@ class Readback:
         while at < end:
             if time.monotonic() > deadline:
                 lane = f"topic {self._topic}[{partition}]"
-                raise BrokerError(f"{lane} could not be read to offset {end} in {TIMEOUT_S:g} s")
+                raise BrokerError(f"{lane} brought nothing more for {TIMEOUT_S:g} s before offset {end}")
             message = self._consumer.poll(POLL_S)
             if message is None:
                 continue
@@ -73,12 +73,17 @@ class Readback:
             if error is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
+                reached = message.offset() or 0
+                if reached <= at:
+                    continue
                 # After the last record there may be transaction markers.
-                at = max(at, message.offset() or 0)
-                continue
-            at = (message.offset() or 0) + 1
-            if at <= end:
-                yield at - 1, message
+                at = reached
+            else:
+                at = (message.offset() or 0) + 1
+                if at <= end:
+                    yield at - 1, message
+            # A stall is limited, not a long log or a slow reader.
+            deadline = time.monotonic() + TIMEOUT_S
 
 
 @contextmanager
@@ -105,7 +110,7 @@ def read_to_end(clients: KafkaClients, lane: Lane, marked: int = 0) -> Iterator[
         marked: as in `Readback.ends`.
 
     Raises:
-        BrokerError: Kafka does not answer in time.
+        BrokerError: Kafka does not answer, or brings nothing for TIMEOUT_S.
     """
     topic, partition = lane
     with reading(clients, topic) as readback:
