@@ -12,7 +12,6 @@ last commit. So there is one way to recover, the one that a killed worker takes,
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -165,18 +164,12 @@ class Task:
         """True while the event loop should read no more input for the task."""
         return self._inbox.full
 
-    def flush(self, seconds: float) -> bool:
-        """Deliver everything that was offered before; True if that was done within `seconds`.
-
-        Must not be called from the event loop.
-        """
+    def flush(self) -> Callable[[], bool]:
+        """Ask for the delivery of everything that was offered before. Call what is returned to know whether it is over:
+        all is delivered, or the thread has ended."""
         done = threading.Event()
         self._inbox.put(FlushRequest(done))
-        until = time.monotonic() + seconds
-        while self.outcome is None and time.monotonic() < until:
-            if done.wait(0.05):
-                return True
-        return False
+        return lambda: done.is_set() or self.outcome is not None
 
     def finish(self) -> None:
         """Ask the thread to deliver the open epoch and end."""

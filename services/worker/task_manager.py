@@ -42,6 +42,9 @@ from services.worker.health_problem import ANY_COMMIT, shown_time
 SETTLE_S = 10.0
 """How long a rebalance waits for open epochs."""
 
+SETTLE_POLL_S = 0.005
+"""How often it looks whether they are delivered."""
+
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses before a task is opened again, by how often it failed lately."""
 
@@ -479,13 +482,17 @@ class TaskManager:
 
     async def settle(self) -> None:
         """Let every task deliver its open epoch, within SETTLE_S."""
-        waiting = [
-            self._loop.run_in_executor(None, assignment.task.flush, SETTLE_S)
-            for assignment in self._assignments.values()
-            if assignment.task is not None
-        ]
-        if waiting:
-            await asyncio.gather(*waiting)
+        tasks = [assignment.task for assignment in self._assignments.values() if assignment.task is not None]
+        delivered = [task.flush() for task in tasks]
+        await self._settled(lambda: all(is_over() for is_over in delivered))
+
+    async def _settled(self, is_over: Callable[[], bool]) -> bool:
+        """Wait for tasks, for at most SETTLE_S; whether that is over. There may be more tasks than an executor has
+        threads to wait in."""
+        until = time.monotonic() + SETTLE_S
+        while not (over := is_over()) and time.monotonic() < until:
+            await asyncio.sleep(SETTLE_POLL_S)
+        return over
 
     async def _drop_assignment(self, assignment: TaskAssignment) -> None:
         """End an assignment that is no longer this worker's."""
@@ -503,10 +510,10 @@ class TaskManager:
 
     async def _end(self, task: Task) -> None:
         task.finish()
-        if not await self._loop.run_in_executor(None, task.join, SETTLE_S):
+        if not await self._settled(lambda: task.join(0)):
             self._log.warning("task did not end in time; its open epoch is given up", task=task.number)
             task.abandon()
-            await self._loop.run_in_executor(None, task.join, SETTLE_S)
+            await self._settled(lambda: task.join(0))
 
     async def close(self) -> None:
         """End all tasks, delivering their open epochs."""

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from services.task.spec import TaskSpec, streams_by_topic
 from services.task.task import Task
 from services.worker.assignment import TaskProgress
 from services.worker.health_problem import ANY_COMMIT, HealthProblem
-from services.worker.task_manager import TaskManager
+from services.worker.task_manager import SETTLE_S, TaskManager
 
 PATIENCE_S = 60.0
 
@@ -229,6 +230,62 @@ def test_partitions_may_move_while_the_worker_ends() -> None:
         assert task_manager.assignments() == []
 
     asyncio.run(moved())
+
+
+class SettlingTask:
+    """One of several tasks, none of which delivers before all have been asked to.
+
+    Args:
+        unasked: the numbers of the others that have not been asked.
+    """
+
+    outcome = None
+
+    def __init__(self, number: int, unasked: set[int]) -> None:
+        self.number = number
+        self._unasked = unasked
+        unasked.add(number)
+
+    def flush(self) -> Callable[[], bool]:
+        """It is asked to deliver."""
+        self.finish()
+        return lambda: self.join(0)
+
+    def finish(self) -> None:
+        """It is asked to end."""
+        self._unasked.discard(self.number)
+
+    def join(self, seconds: float) -> bool:
+        """Whether all have been asked."""
+        return not self._unasked
+
+
+def test_tasks_settle_though_asyncios_threads_are_busy() -> None:
+    """asyncio has 6 threads on two cores, also for questions to Kafka. A task waited for one of them before its 10 s
+    began, so the rebalance of a worker with many tasks could take longer than its group waits for."""
+    may_end = threading.Event()
+
+    def open_task(*given: object) -> Task:
+        raise BrokerError("not yet")
+
+    async def settled() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, may_end.wait, 2 * SETTLE_S)
+        unasked: set[int] = set()
+        task_manager = task_manager_of(open_task, partitions=20)
+        await task_manager.assigned([TP("l", number) for number in range(20)])
+        for assignment in task_manager.assignments():
+            assignment.task = cast(Task, SettlingTask(assignment.number, unasked))
+        began = time.monotonic()
+        await task_manager.settle()
+        await task_manager.close()
+        assert time.monotonic() - began < SETTLE_S / 2
+        assert not busy.done()
+        may_end.set()
+        await busy
+
+    asyncio.run(settled())
 
 
 class OpenedTask(EndingTask):
