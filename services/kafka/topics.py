@@ -452,7 +452,8 @@ class TopicAdmin:
                 # A missing right will not appear by itself, and the topic grows: warn once per topic.
                 refused = cause.code() in REFUSED and tp.topic not in self._refusal_logged
                 log = self._log.warning if refused else self._log.debug
-                self._refusal_logged.add(tp.topic)
+                if refused:
+                    self._refusal_logged.add(tp.topic)
                 log("records not deleted", topic=tp.topic, reason=reason(cause, f"DELETE on topic {tp.topic!r}"))
 
     def delete(self, names: Iterable[str]) -> None:
