@@ -88,8 +88,10 @@ class SnapshotWriter:
         )
 
     def close(self) -> None:
-        """Wait for the last write and close the table."""
-        if self._running is not None:
-            self._running.result()
-        if self._store is not None:
-            self._store.close()
+        """Wait for the last write and close the table, whatever the write raised."""
+        try:
+            if self._running is not None:
+                self._running.result()
+        finally:
+            if self._store is not None:
+                self._store.close()
