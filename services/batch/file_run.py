@@ -71,6 +71,7 @@ class FileRun(ABC, Generic[E]):
         epoch_ms: int,
         least_tuples: int,
         spill: SpillSetup | None,
+        keep_timeline: bool,
         progress: Callable[[int], None] | None,
     ) -> None:
         """Args:
@@ -78,6 +79,7 @@ class FileRun(ABC, Generic[E]):
         queries: in the order of the sinks of their results.
         least_tuples: epochs that are ready at the same time are processed as one up to so many waiting tuples.
         spill: the memory budget and the store of spilled blocks; None without a budget.
+        keep_timeline: keep the timeline of the statistics, which grows with every advance of the engine.
         progress: called with the bytes read so far.
         """
         self.statistics = RunStatistics()
@@ -89,6 +91,7 @@ class FileRun(ABC, Generic[E]):
         self._epoch_ms = epoch_ms
         self._least_tuples = least_tuples if spill is None else min(least_tuples, spill.waiting_tuples)
         self._spill = spill
+        self._keep_timeline = keep_timeline
         self._progress = progress
         self._feed: SourceFeed | None = None
 
@@ -132,7 +135,7 @@ class FileRun(ABC, Generic[E]):
         self._write(engine, writer, END)
         self._clean(engine, writer)
         self.statistics.latest = None if feed.earliest is None else feed.latest
-        self.statistics.advanced(self._boundary(feed.latest) + self._epoch_ms, engine.statistics())
+        self._note(self._boundary(feed.latest) + self._epoch_ms, engine)
         return engine
 
     def _boundary(self, ts: int) -> int:
@@ -146,7 +149,11 @@ class FileRun(ABC, Generic[E]):
         cut = self._boundary(engine.watermark())
         if cut > engine.cut:
             self._write(engine, writer, cut)
-            self.statistics.advanced(cut, engine.statistics())
+            self._note(cut, engine)
+
+    def _note(self, event_time: int, engine: E) -> None:
+        if self._keep_timeline:
+            self.statistics.advanced(event_time, engine.statistics())
 
     @abstractmethod
     def _engine(self, samples: Mapping[str, Batch]) -> E:

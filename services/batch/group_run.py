@@ -34,6 +34,7 @@ class GroupRun(FileRun[GroupEngine]):
         least_tuples: int = COALESCED_TUPLES,
         tables: Tables | None = None,
         spill: SpillSetup | None = None,
+        keep_timeline: bool = False,
         feedback: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -42,7 +43,14 @@ class GroupRun(FileRun[GroupEngine]):
         feedback: see `operators.groups.sharing.group_engine`.
         """
         super().__init__(
-            sources, outputs, queries, epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress
+            sources,
+            outputs,
+            queries,
+            epoch_ms=epoch_ms,
+            least_tuples=least_tuples,
+            spill=spill,
+            keep_timeline=keep_timeline,
+            progress=progress,
         )
         self.queries = tuple(queries)
         self._executor = executor

@@ -57,6 +57,7 @@ class Run(FileRun[Engine]):
         changes: Sequence[PlanChange] = (),
         feedback: bool = False,
         spill: SpillSetup | None = None,
+        keep_timeline: bool = False,
         cleans: bool = True,
         progress: Callable[[int], None] | None = None,
         observer: RunObserver | None = None,
@@ -74,7 +75,14 @@ class Run(FileRun[Engine]):
         limits: what its changes may do.
         """
         super().__init__(
-            sources, outputs, [query], epoch_ms=epoch_ms, least_tuples=least_tuples, spill=spill, progress=progress
+            sources,
+            outputs,
+            [query],
+            epoch_ms=epoch_ms,
+            least_tuples=least_tuples,
+            spill=spill,
+            keep_timeline=keep_timeline,
+            progress=progress,
         )
         self.query = query
         self._plan = plan

@@ -32,7 +32,7 @@ class RunStatistics:
         seconds: duration of the run.
         dead_by_stream: the same as `dead_letters`, per stream.
         timeline: one entry per advance of the engine (one or several epochs): the event time (ms) that it reached, the
-            results and comparisons that it added, and the size of the state after it.
+            results and comparisons that it added, and the size of the state after it. Empty without `--stats`.
         latest: largest event time (ms) of all tuples; None while there are none.
     """
 

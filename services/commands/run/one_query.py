@@ -87,6 +87,7 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int, reports: RunRepo
                 changes=changes,
                 feedback=feedback,
                 spill=spilling,
+                keep_timeline="--stats" in sinks,
                 cleans=cleanup is Cleanup.LOCAL,
                 progress=shown,
                 adapt=adapt_mode(options.adapt, pinned=plan is not None or bool(changes)),

@@ -78,6 +78,7 @@ def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int, re
                 executor=options.executor,
                 tables=tables,
                 spill=spilling,
+                keep_timeline="--stats" in others,
                 feedback=feedback,
                 progress=shown,
             )

@@ -116,7 +116,7 @@ def run(
     }
     names = ("out", "late", "dead")
     sinks = [LineSink(f"--{name}", str(folder / f"{name}.jsonl")) for name in names]
-    options = {"epoch_ms": 1000} | options
+    options = {"epoch_ms": 1000, "keep_timeline": True} | options
     job = Run(query, sources, Outputs(sinks[:1], *sinks[1:]), **options)
     job.run()
     for sink in sinks:
@@ -236,6 +236,15 @@ def test_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     assert runs[0][1] == runs[1][1] == runs[2][1] != b""
     assert runs[0][0].statistics.timeline == runs[1][0].statistics.timeline
     assert len(runs[0][0].statistics.timeline) > 3 > len(runs[2][0].statistics.timeline)
+
+
+def test_a_run_keeps_no_timeline_that_nobody_wants(tmp_path: Path) -> None:
+    """Without `--stats` it was kept, too: a run over an endless pipe took more and more memory."""
+    rows = sensor_rows(500, 1)
+    paths = {s.name: write_jsonl(tmp_path / s.name, s, rows[s.name]) for s in SENSORS.streams()}
+    job, out = run(SENSORS, paths, tmp_path, block_bytes=2000, least_tuples=40, keep_timeline=False)
+    assert out != b""
+    assert job.statistics.timeline == []
 
 
 def test_late_lines_of_json_sources_are_given_back_as_they_were(tmp_path: Path) -> None:
