@@ -29,7 +29,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from schemas.errors import StateError
-from schemas.messages.commits import decode_commit
+from schemas.messages.commits import Commit, decode_commit
 from schemas.messages.prepared import Partition, PreparedTransaction, WrittenRecords
 
 
@@ -135,8 +135,12 @@ def commit_id_of(offsets: Mapping[Partition, tuple[int, str]]) -> CommitId | Non
     Raises:
         StateError: a message cannot be read.
     """
-    messages = [decode_commit(text, f"{topic}[{number}]") for (topic, number), (_, text) in offsets.items()]
-    newest = max(messages, key=lambda message: message.epoch, default=None)
+    return newest_commit_id(decode_commit(text, f"{topic}[{number}]") for (topic, number), (_, text) in offsets.items())
+
+
+def newest_commit_id(commits: Iterable[Commit]) -> CommitId | None:
+    """Find the newest of commits; None without any."""
+    newest = max(commits, key=lambda commit: commit.epoch, default=None)
     return None if newest is None else CommitId(newest.incarnation, newest.epoch)
 
 

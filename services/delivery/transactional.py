@@ -39,7 +39,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from schemas.errors import StateError, WeirError
-from services.delivery.completion import CommitId, Fate, Transaction, TransactionRepair, complete
+from services.delivery.completion import CommitId, Fate, Transaction, TransactionRepair, complete, newest_commit_id
 from services.delivery.epoch_output import Delivery
 from services.delivery.sink import ATTEMPT_S, PATIENCE_S, Aborted, Headers, ProducerSink, Repair, delivery_error
 from services.delivery.transaction_log import TransactionLog, read_back, records_of
@@ -182,7 +182,7 @@ class TransactionalSink(ProducerSink):
         lanes, deadline = list(lanes), time.monotonic() + OFFSETS_S
         while True:
             found = super().committed(lanes)
-            commit_id, known = _commit_id_of(found), self._commit_known
+            commit_id, known = newest_commit_id(each.message for each in found.values()), self._commit_known
             own = commit_id is not None and commit_id.incarnation == self.incarnation
             if known is None or commit_id == known or own:
                 return found
@@ -289,7 +289,7 @@ class TransactionalSink(ProducerSink):
     def _committed_id(self, transactions: Iterable[Transaction]) -> CommitId | None:
         """Find the commit of the committed offsets, judged by the transactions' partitions."""
         lanes = {lane for each in transactions for lane in each.prepared.offsets}
-        return _commit_id_of(super().committed(lanes)) if lanes else None
+        return newest_commit_id(found.message for found in super().committed(lanes).values()) if lanes else None
 
     def _complete(self, logs: PartitionLogs, todo: Iterable[TransactionRepair]) -> dict[Lane, int]:
         """Write missing records again, and commit; returns how many records, by partition."""
@@ -423,9 +423,3 @@ class TransactionalSink(ProducerSink):
                 if not reported:
                     reported = True
                     self._log.warning(waiting, task=self._task, reason=cause.str())
-
-
-def _commit_id_of(committed: Mapping[Lane, Committed]) -> CommitId | None:
-    """Find the newest commit of committed offsets."""
-    newest = max((found.message for found in committed.values()), key=lambda message: message.epoch, default=None)
-    return None if newest is None else CommitId(newest.incarnation, newest.epoch)

@@ -261,8 +261,3 @@ def _summary(stored: Mapping[int, list[tuple[int, int]]]) -> list[list[int]]:
         [min((first for first, _ in blocks), default=0), len(blocks), sum(rows for _, rows in blocks)]
         for _, blocks in sorted(stored.items())
     ]
-
-
-def stored_rows(store: StateStore) -> Mapping[str, int]:
-    """Rows on disk per stream, for tests and messages."""
-    return {store._streams[ordinal]: sum(rows for _, rows in stored) for ordinal, stored in store._stored.items()}
