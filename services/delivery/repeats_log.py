@@ -22,12 +22,9 @@ from operators.data.positions import partition_and_offset
 from schemas.columns import I64
 from schemas.messages.repeats import RepeatsRecord, decode_repeats, encode_repeats
 from services.delivery.epoch_output import BlockRecord
-from services.delivery.numbered_records import read_span
+from services.delivery.numbered_records import UNKNOWN, NumberedLog, NumberedRecord, read_span
 from services.kafka.topics import Lane
 from services.process.security import KafkaClients
-
-UNKNOWN = -1
-"""The offset of a record that Kafka has not confirmed yet."""
 
 RECORD_POSITIONS = 50_000
 """Upper limit of positions in one record, so that the record stays within Kafka's usual limit, a megabyte."""
@@ -40,21 +37,14 @@ Places = Mapping[tuple[str, int], int]
 
 
 @dataclass(slots=True)
-class _Kept:
-    """Records that follow each other in the log.
+class _Kept(NumberedRecord):
+    """Records that follow each other in the log; their number is that of the first, their offset that of the last.
 
     Attributes:
-        first: number of the first.
         last: by stream and partition the largest offset of a repeat.
-        offset: where Kafka has stored the last of the records; UNKNOWN before its confirmation.
     """
 
-    first: int
     last: dict[tuple[str, int], int]
-    offset: int = UNKNOWN
-
-    def set_offset(self, offset: int) -> None:
-        self.offset = offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +66,8 @@ class KnownRepeats:
     own: bool = True
 
 
-class RepeatsLog:
-    """One task's log, limited to the records that a recovery from its last commit needs.
+class RepeatsLog(NumberedLog[_Kept]):
+    """The log of repeats of one task.
 
     Args:
         lane: the partition of the topic.
@@ -85,55 +75,35 @@ class RepeatsLog:
     """
 
     def __init__(self, lane: Lane, known: KnownRepeats, writer: str = "") -> None:
-        self._lane = lane
+        kept = (_Kept(number, _largest(positions), offset=offset) for number, offset, positions in known.records)
+        super().__init__(lane, kept, known.following)
         self._writer = writer
-        self._following = known.following
         self._inherited: Mapping[str, I64] | None = None if known.own else known.positions
-        self._kept = [_Kept(number, _largest(positions), offset) for number, offset, positions in known.records]
-        self._deletable: int | None = None
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The number of the first record that is needed, and that of the next record to write."""
-        return self._kept[0].first if self._kept else self._following, self._following
 
     def add(self, found: Mapping[str, I64]) -> list[BlockRecord]:
         """Append the ascending positions of repeats, by stream; returns the records to write with the next commit."""
         records: list[BlockRecord] = []
         if self._inherited is not None:
-            former, self._kept = self._kept, []
-            records += self._append(self._inherited)
+            self._drop_while(lambda _: True)
+            records += self._write(self._inherited)
             self._inherited = None
-            if former and former[-1].offset != UNKNOWN:
-                self._deletable = former[-1].offset + 1
-        return records + self._append(found)
+        return records + self._write(found)
 
-    def _append(self, found: Mapping[str, I64]) -> list[BlockRecord]:
-        records = []
-        for piece in _pieces(found):
-            kept = _Kept(self._following, _largest(piece))
-            self._kept.append(kept)
-            raw, key = encode_repeats(piece, self._writer), str(self._following).encode()
-            records.append(BlockRecord(*self._lane, raw, 0, key, kept.set_offset))
-            self._following += 1
-        return records
+    def _write(self, found: Mapping[str, I64]) -> list[BlockRecord]:
+        return [
+            self._append(_Kept(self._following, _largest(piece)), encode_repeats(piece, self._writer))
+            for piece in _pieces(found)
+        ]
 
     def forget(self, needed: Places) -> None:
         """Drop the first records that hold only repeats before the offsets from which a recovery reads. What is said of
         no partition is not needed."""
-        while self._kept and all(last < needed.get(place, last + 1) for place, last in self._kept[0].last.items()):
-            offset = self._kept.pop(0).offset
-            if offset != UNKNOWN:
-                self._deletable = offset + 1
-        if len(self._kept) > MOST_KEPT and all(kept.offset != UNKNOWN for kept in self._kept[:-1]):
-            newest = self._kept.pop()
-            pairs = zip(self._kept[::2], [*self._kept[1::2], self._kept[-1]], strict=False)
-            self._kept = [*(_merged(a, b) for a, b in pairs), newest]
-
-    def deletable(self) -> dict[Lane, int]:
-        """The offset before which records may be deleted, by partition; empty if unchanged since the last call."""
-        offset, self._deletable = self._deletable, None
-        return {} if offset is None else {self._lane: offset}
+        self._drop_while(lambda kept: all(last < needed.get(place, last + 1) for place, last in kept.last.items()))
+        records = self._records
+        if len(records) > MOST_KEPT and all(kept.offset != UNKNOWN for kept in records[:-1]):
+            newest = records.pop()
+            pairs = zip(records[::2], [*records[1::2], records[-1]], strict=False)
+            self._records = [*(_merged(a, b) for a, b in pairs), newest]
 
 
 def _pieces(found: Mapping[str, I64]) -> Iterator[dict[str, I64]]:
@@ -153,7 +123,8 @@ def _largest(positions: Mapping[str, I64]) -> dict[tuple[str, int], int]:
 
 def _merged(a: _Kept, b: _Kept) -> _Kept:
     places = a.last.keys() | b.last.keys()
-    return _Kept(a.first, {place: max(a.last.get(place, 0), b.last.get(place, 0)) for place in places}, b.offset)
+    last = {place: max(a.last.get(place, 0), b.last.get(place, 0)) for place in places}
+    return _Kept(a.number, last, offset=b.offset)
 
 
 def read_repeats(

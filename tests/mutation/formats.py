@@ -79,11 +79,7 @@ FORMATS: dict[str, tuple[tuple[str, str], ...]] = {
         ("keyed &= columns", "keyed |= columns"),
         ("if field.type is Type.STRING and not field.key:", "if field.key:"),
     ),
-    "services/delivery/repeats_log.py": (
-        ("            self._following += 1\n", ""),
-        ("            self._inherited = None\n", ""),
-        ("self._kept[0].first if self._kept", "self._kept[-1].first if self._kept"),
-    ),
+    "services/delivery/repeats_log.py": (("            self._inherited = None\n", ""),),
 }
 """Per file."""
 

@@ -76,7 +76,7 @@ def test_what_an_endless_window_needs_takes_bounded_memory(monkeypatch: pytest.M
     for number in range(100):
         confirm(log.add({"a": at((0, number))}), number)
         log.forget({("a", 0): 0})
-    assert len(log._kept) <= 9
+    assert len(log._records) <= 9
     assert log.span == (0, 100)
     log.forget({("a", 0): 50})
     assert log.span[0] <= 50

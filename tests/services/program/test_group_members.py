@@ -176,7 +176,7 @@ class TaskHistory:
         numbers = range(*self._span)
         newest = {int(record.key or b""): record for record in self._records}
         said = [decode_events(newest[number].value, GROUPS, "log") for number in numbers]
-        known = [LogRecord(n, one.events, one.plan, n) for n, one in zip(numbers, said, strict=True)]
+        known = [LogRecord(n, one.events, one.plan, offset=n) for n, one in zip(numbers, said, strict=True)]
         log = SpillLog(("spills", 0), GROUPS, known, self._span[1])
         return SpillStart(MemoryBudget(self._rng.choice(BUDGETS), "bottom-up", GROUPS), folder, log)
 

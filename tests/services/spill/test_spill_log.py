@@ -31,7 +31,7 @@ def telling(record: BlockRecord) -> Callable[[KafkaError | None, Message], None]
 
 
 def test_numbers_continue_over_incarnations() -> None:
-    log = SpillLog(("q.spills", 3), 64, [LogRecord(7, (left(10),), "(A B)", 100)], 8)
+    log = SpillLog(("q.spills", 3), 64, [LogRecord(7, (left(10),), "(A B)", offset=100)], 8)
     assert log.span == (7, 8)
     (record,) = log.add([left(11), left(12)], "(B A)")
     assert (record.topic, record.partition, record.key) == ("q.spills", 3, b"8")
@@ -52,7 +52,8 @@ def test_many_events_are_many_records() -> None:
 
 def test_the_oldest_records_are_dropped_first() -> None:
     """A record that is still needed also keeps those behind it, even if their events are older."""
-    log = SpillLog(("q.spills", 0), 64, [LogRecord(0, (left(5),), "", 40), LogRecord(1, (left(9), left(6)), "", 42)], 2)
+    known = [LogRecord(0, (left(5),), "", offset=40), LogRecord(1, (left(9), left(6)), "", offset=42)]
+    log = SpillLog(("q.spills", 0), 64, known, 2)
     (record,) = log.add([left(3)], "(A B)")
     log.forget(8)
     assert log.span == (1, 3)
@@ -64,11 +65,14 @@ def test_the_oldest_records_are_dropped_first() -> None:
     assert log.events == []
     assert log.span == (3, 3)
     assert log.deletable() == {("q.spills", 0): 45}
+    log.add([left(10)], "(A B)")
+    log.forget(10)
+    assert log.deletable() == {}, "where it is is not known"
 
 
 def test_a_writer_without_transactions_adopts_what_it_needs() -> None:
     """It writes the records of its predecessor again under its own name, before its first own."""
-    known = [LogRecord(7, (left(5),), "(A B)", 40, "x"), LogRecord(8, (left(9),), "(B A)", 42, "x")]
+    known = [LogRecord(7, (left(5),), "(A B)", "x", offset=40), LogRecord(8, (left(9),), "(B A)", "x", offset=42)]
     log = SpillLog(("q.spills", 0), 64, known, 9, "y")
     assert log.span == (7, 9)
     records = log.add([left(11)], "(A B)")
@@ -85,10 +89,10 @@ def test_a_writer_without_transactions_adopts_what_it_needs() -> None:
 
 def test_records_of_transactions_need_no_writer() -> None:
     """A predecessor without transactions named itself, so its records are written again, once."""
-    log = SpillLog(("q.spills", 0), 64, [LogRecord(7, (left(5),), "(A B)", 40, "x")], 8)
+    log = SpillLog(("q.spills", 0), 64, [LogRecord(7, (left(5),), "(A B)", "x", offset=40)], 8)
     assert [decode_events(record.value, 64, "log").writer for record in log.add([], "(A B)")] == [""]
     assert log.add([], "(A B)") == []
-    log = SpillLog(("q.spills", 0), 64, [LogRecord(7, (left(5),), "(A B)", 40)], 8)
+    log = SpillLog(("q.spills", 0), 64, [LogRecord(7, (left(5),), "(A B)", offset=40)], 8)
     assert log.add([], "(A B)") == []
 
 

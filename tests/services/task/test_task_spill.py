@@ -76,7 +76,7 @@ class TaskHistory:
             number = int(record.key or b"")
             if self._span[0] <= number < self._span[1]:
                 said = decode_events(record.value, budget.groups, "log")
-                known.append(LogRecord(number, said.events, said.plan, number))
+                known.append(LogRecord(number, said.events, said.plan, offset=number))
         self.start = start = SpillStart(budget, self._folder, SpillLog(LANE, budget.groups, known, self._span[1]))
         assert start.blocks.keys() == [], "blocks of former incarnations are not used"
         own = self._rng.choice(PLANS)
