@@ -65,7 +65,7 @@ class OutputTopics:
         dead: the dead-letter topic.
         partitions: the partition count of each topic.
         limits: the largest record of each topic, in bytes.
-        spread: topics of results with keys: each task may write to any of their partitions, and to one of the others.
+        spread: topics of results with keys. A task may write to all partitions of these, and to one of any other topic.
     """
 
     sink: str

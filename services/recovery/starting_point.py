@@ -87,7 +87,7 @@ class RecoveryPlan:
         plan_version: version of the plan at the last commit.
         records: how many offsets will be read again.
         notes: messages for the operator, written to the log.
-        spilled: the span of spill events to replay, as `Commit.spilled`.
+        spilled: the span of records of the spill log to replay, as `Commit.spilled`.
         incarnation: the one that made the last commit, as `Commit.incarnation`.
         numbers: at the last commit, as `Commit.numbers`.
         repeats: the span of records of repeats, as `Commit.repeats`.
