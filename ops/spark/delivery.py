@@ -73,7 +73,7 @@ class TopicDestination:
         self._begin = begin
         self._begun = False
         admin = TopicAdmin(clients)
-        topics = admin.outputs(query, topic, 1, replication, None if records.key is None else 1)
+        topics = admin.outputs(query, topic, 1, replication, None if records.key is None else 1, late=False)
         self._commits = admin.cleanup(query, replication)
         topics = replace(
             topics,

@@ -42,9 +42,10 @@ from schemas.query import Query, Type
 from services.formats.decoders import Decoders
 from services.kafka.log_consumer import log_consumer
 from services.kafka.records import last_header
-from services.kafka.topics import Lane, TopicAdmin
+from services.kafka.topics import ControlTopics, Lane, TopicAdmin
 from services.placement.tasks import Layout, lay_out
 from services.process.fingerprint import fingerprint
+from services.process.rights import reason
 from services.process.security import KafkaClients
 from services.recovery.committed_offsets import read_commits
 
@@ -116,9 +117,12 @@ def committed_cut(clients: KafkaClients, group: str, query: Query, layout: Layou
     own = fingerprint(query)
     for (topic, number), message in messages.items():
         if message.fingerprint != own:
+            control = ControlTopics.of(group).control
+            placed = "its joins have tasks of their own, and this user needs DESCRIBE on topics"
+            hint = f"; or {placed} '{control.removesuffix('control')}*'" if TopicAdmin(clients).hidden(control) else ""
             raise StateError(
                 f"{topic}[{number}]: what group {group!r} has committed is of another query; its windows, streams or "
-                "predicates were different (--group names another group)"
+                f"predicates were different (--group names another group){hint}"
             )
     ends: dict[int, int] = {}
     for task in range(layout.tasks):
@@ -155,7 +159,8 @@ def _internal(clients: KafkaClients, group: str, layout: Layout) -> dict[Lane, C
         known: Any = future.result(_TIMEOUT_S).topic_partitions
         there = admin.list_topics(timeout=_TIMEOUT_S).topics
     except KafkaException as error:
-        raise BrokerError(f"committed offsets of group {group!r}: {error.args[0].str()}") from None
+        why = reason(error.args[0], f"DESCRIBE on group {group!r}")
+        raise BrokerError(f"committed offsets of group {group!r}: {why}") from None
     lanes = [
         (tp.topic, tp.partition)
         for tp in known
@@ -179,7 +184,9 @@ def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[in
         stable = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
         found = {(tp.topic, tp.partition): int(future.result().offset) for tp, future in stable.items()}
     except KafkaException as error:
-        raise BrokerError(f"ends of topics are unknown: {error.args[0].str()}") from None
+        names = ", ".join(sorted({topic for topic, _ in wanted}))
+        why = reason(error.args[0], f"READ on topics {names}")
+        raise BrokerError(f"ends of topics are unknown: {why}") from None
     return {lane: (ranges[lane][0], found[lane]) for lane in wanted}
 
 
@@ -322,7 +329,8 @@ def records(clients: KafkaClients, ranges: Mapping[Lane, tuple[int, int]]) -> It
                 elif error.code() == KafkaError._PARTITION_EOF:
                     done.add(lane)
                 elif not error.retriable():
-                    raise BrokerError(f"{lane[0]}[{lane[1]}] cannot be read: {error.str()}")
+                    why = reason(error, f"READ on topic {lane[0]!r}")
+                    raise BrokerError(f"{lane[0]}[{lane[1]}] cannot be read: {why}")
             yield from batches.items()
             finished = [lane for lane in done if left.pop(lane, None) is not None]
             if finished:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from schemas.errors import UsageError
+from schemas.errors import BrokerError, UsageError
 from schemas.language.program import parse_program
 from schemas.messages.control import MemberRecord, RegisteredQuery
 from schemas.timestamps import format_progress
@@ -142,7 +142,10 @@ def _register_in_group(
 def _members(clients: KafkaClients, entry: GroupEntry, group: str) -> list[str]:
     """A line per query of a group: since when it runs, or why it does not."""
     topic = ControlTopics.of(group).members
-    records = read_members(clients, topic) if TopicAdmin(clients).exists(topic) else []
+    try:
+        records = read_members(clients, topic) if TopicAdmin(clients).exists(topic) else []
+    except BrokerError as error:  # other groups may be readable
+        return [f"{name}: {error}" for name in entry.queries]
     lines = [f"{name}: {_state([m for m in records if m.id == query.id])}" for name, query in entry.queries.items()]
     ended = [m for m in records if m.ended is not None and m.name not in entry.queries]
     return [*lines, *(f"{m.name}: ended {format_progress(m.ended or 0)}" for m in ended)]

@@ -15,6 +15,7 @@ from schemas.errors import BrokerError, DataError, StateError
 from schemas.messages.control import TaskStatistics, decode_control
 from services.kafka.log_consumer import log_consumer, position_of
 from services.kafka.topics import ControlTopics, TopicAdmin
+from services.process.rights import REFUSED, reason
 from services.process.security import KafkaClients
 
 RECENT_S = 6.0
@@ -48,7 +49,8 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
         consumer.assign(consumer.offsets_for_times([since], timeout=TIMEOUT_S))
         statistics = _collect(consumer)
     except KafkaException as error:
-        raise BrokerError(f"topic {topic} cannot be read: {error.args[0].str()}") from None
+        why = reason(error.args[0], f"READ on topic {topic!r}")
+        raise BrokerError(f"topic {topic} cannot be read: {why}") from None
     finally:
         consumer.close()
     if not statistics:
@@ -58,12 +60,19 @@ def read_observations(clients: KafkaClients, group: str) -> tuple[list[Observati
 
 
 def _collect(consumer: Consumer) -> dict[int, list[TaskStatistics]]:
-    """Messages per task, oldest first. Returns when each task has sent two that are far enough apart."""
+    """Messages per task, oldest first. Returns when each task has sent two that are far enough apart.
+
+    Raises:
+        KafkaException: Kafka refuses to deliver them.
+    """
     found: dict[int, list[TaskStatistics]] = {}
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for message in consumer.consume(1_000, 0.2):
-            if message.error() is not None:
+            error = message.error()
+            if error is not None:
+                if error.code() in REFUSED:
+                    raise KafkaException(error)
                 continue
             try:
                 decoded = decode_control(message.value(), position_of(message))

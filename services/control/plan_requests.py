@@ -123,12 +123,19 @@ class PlanRequest:
             if view.open is not None or waiting[:1] not in ([], [request.id]):
                 patience = now + COORDINATOR_S  # the coordinator works on our request, or on an earlier one
             if now > patience + RESEND_S:
-                raise BrokerError(f"topic {ControlTopics.of(self._group).control} does not answer")
+                raise self._unanswered()
             if now > patience:
                 # In the log it keeps a coordinator that starts tomorrow from taking the request up.
                 log.append(Withdraw(id=request.id, reason=NO_COORDINATOR, by="weir migrate"))
             view = log.wait(view, LOOK_S)
         return view
+
+    def _unanswered(self) -> BrokerError:
+        """Why the log never showed what was appended."""
+        topic = ControlTopics.of(self._group).control
+        if TopicAdmin(self._clients).not_writable([topic]):
+            return BrokerError(f"cannot write: Kafka refuses it, this user needs WRITE on topic {topic!r}")
+        return BrokerError(f"topic {topic} does not answer")
 
     def _progress(self, view: View, id_: str) -> MigrationProgress:
         answered = 0

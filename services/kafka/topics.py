@@ -61,7 +61,7 @@ class OutputTopics:
 
     Attributes:
         sink: the topic of results; empty for a group, since each of its queries has its own.
-        late: the topic of late records.
+        late: the topic of late records; empty where nothing can be late.
         dead: the dead-letter topic.
         partitions: the partition count of each topic.
         limits: the largest record of each topic, in bytes.
@@ -245,13 +245,16 @@ class TopicAdmin:
         known = self._metadata(seconds).topics
         found = {n: len(known[n].partitions) for n in names if n in known and known[n].partitions}
         missing = [n for n in names if n not in found]
-        if hidden := [name for name in missing if self._hidden(name)]:
-            raise BrokerError(f"cannot read: Kafka refuses it, this user needs READ on topic {hidden[0]!r}")
+        self._refuse_hidden(missing)
         if missing:
             raise BrokerError(f"missing input topic{'s' if len(missing) > 1 else ''}: {', '.join(missing)}")
         return found
 
-    def _hidden(self, topic: str) -> bool:
+    def _refuse_hidden(self, unlisted: Iterable[str]) -> None:
+        if hidden := [name for name in unlisted if self.hidden(name)]:
+            raise BrokerError(f"cannot read: Kafka refuses it, this user needs READ on topic {hidden[0]!r}")
+
+    def hidden(self, topic: str) -> bool:
         """Whether an unlisted topic may exist: Kafka lists only topics that the user has some right to."""
         # `list_topics` of this one topic would create it where brokers create topics automatically.
         asked = TopicCollection([topic])
@@ -275,26 +278,30 @@ class TopicAdmin:
                 denied.append(name)
         return denied
 
-    def outputs(self, query: str, sink: str, tasks: int, replication: int, spread: int | None = None) -> OutputTopics:
+    def outputs(
+        self, query: str, sink: str, tasks: int, replication: int, spread: int | None = None, *, late: bool = True
+    ) -> OutputTopics:
         """Create missing output topics: the sink, if it has a name, the late and the dead-letter topic.
 
         Each gets a partition per task.
 
         Args:
             spread: for results with keys, how many partitions the sink gets.
+            late: False where nothing can be late; then there is no late topic.
 
         Raises:
             BrokerError: a topic cannot be created.
         """
-        late, dead = f"{query}.late", f"{query}.dead"
+        of_late, dead = f"{query}.late" if late else "", f"{query}.dead"
         rejected = {"max.message.bytes": str(LETTER_MAX_BYTES)}
         wanted = [
             *([NewTopic(sink, spread or tasks, replication)] if sink else []),
-            NewTopic(late, tasks, replication, config=rejected),
+            *([NewTopic(of_late, tasks, replication, config=rejected)] if late else []),
             NewTopic(dead, tasks, replication, config=rejected),
         ]
         partitions = self._create(wanted)
-        return OutputTopics(sink, late, dead, partitions, self._limits(partitions), set() if spread is None else {sink})
+        spread_over = set() if spread is None else {sink}
+        return OutputTopics(sink, of_late, dead, partitions, self._limits(partitions), spread_over)
 
     def add_output(
         self, topics: OutputTopics, sink: str, tasks: int, replication: int, *, spread: bool = False
@@ -504,9 +511,12 @@ class TopicAdmin:
         """Whether a topic of that name exists.
 
         Raises:
-            BrokerError: no broker answers.
+            BrokerError: no broker answers, or this user has no right to the topic, so that Kafka does not say.
         """
-        return topic in self._listed()
+        listed = topic in self._listed()
+        if not listed:
+            self._refuse_hidden([topic])
+        return listed
 
     def _create(self, wanted: list[NewTopic]) -> dict[str, int]:
         """Create missing topics, and wait until they are listed; returns the partition counts."""
@@ -526,7 +536,7 @@ class TopicAdmin:
         names = [topic.topic for topic in wanted]
         deadline = time.monotonic() + _UNTIL_SHOWN_S
         while any(not existing.get(name) for name in names):
-            if hidden := [name for name in names if name not in existing and self._hidden(name)]:
+            if hidden := [name for name in names if name not in existing and self.hidden(name)]:
                 raise BrokerError(f"cannot write: Kafka refuses it, this user needs WRITE on topic {hidden[0]!r}")
             if time.monotonic() > deadline:
                 raise BrokerError(f"topics {', '.join(names)} do not show up within {_UNTIL_SHOWN_S:g} s")

@@ -6,7 +6,8 @@
 Weir's own events have fields. Lines of the libraries (Faust, aiokafka, librdkafka) are written in the same form from
 WARNING up, each kind at most once a minute: aiokafka writes some fifteen a second while a broker is unreachable. Their
 common messages are replaced by clearer ones (`PLAIN`), with the original text as the reason. No client configuration is
-ever passed to this module, so it cannot print a secret.
+ever passed to this module, so it cannot print a secret. A command that does not call `set_up_logs` prints warnings in
+the same form, as text.
 """
 
 from __future__ import annotations
@@ -187,3 +188,8 @@ def set_up_logs(form: str = "text", level: str = "info") -> None:
     if level == "debug":
         for name in ("faust", "aiokafka"):
             logging.getLogger(name).setLevel(logging.INFO)
+
+
+if logging.lastResort is not None:
+    # What Python uses where no handler is set up. Without a formatter it would print no fields.
+    logging.lastResort.setFormatter(LineFormatter(as_json=False))

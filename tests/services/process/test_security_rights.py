@@ -7,10 +7,11 @@ import dataclasses
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from schemas.messages.control import RegisteredQuery
+from services.process.security import KafkaClients
+from services.registry.query_registry import register
 from tests.group_workers import GroupTrial, select
 from tests.secure_broker import SecureBroker
+from tests.services.spill.test_cleanup import Left
 from tests.services.worker import test_distributed_workers_feedback as test_placed_workers_feedback
 from tests.services.worker.test_exactly_once import CLOSING, SENSORS, send
 from tests.worker_harness import Case, Feed, Reader, WorkerProcess, Workers, assert_exact, wait_for
@@ -143,11 +148,18 @@ def test_joins_of_their_own_with_feedback(
     assert_exact(case, Reader(case.bootstrap, case.sink), worker)
     assert worker.stop() == 0
     no_refusal(worker)
+    # An audit looks for commits between the joins. If it sees them, it comes to the results.
+    auditor = Somebody(secured).may([*topics(inputs(case), "READ"), Right(GROUP, f"weir-{case.sink}", "DESCRIBE")])
+    done = weir(auditor.env, "audit", str(case.path))
+    assert f"this user needs DESCRIBE on topics 'weir-{case.sink}.*'" in done.stderr
+    auditor.may(topics([f"weir-{case.sink}."], "DESCRIBE", prefix=True))
+    done = weir(auditor.env, "audit", str(case.path))
+    assert f"this user needs READ on topic '{case.sink}'" in done.stderr
 
 
 def weir(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "services.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **env})
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **env})
 
 
 def test_a_group_and_who_registers_it(
@@ -196,7 +208,7 @@ def test_no_right_to_register(secured: SecureBroker, tmp_path: Path, somebody: S
     path = tmp_path / "q.sql"
     path.write_text(SENSORS.format(temperature="t", humidity="h", light="l", sink="out"))
     for granted, needed in (
-        ([], "CREATE on topic 'weir.queries', or WRITE if it is there"),
+        ([], "READ on topic 'weir.queries'"),
         (["READ", "CREATE"], "WRITE on topic 'weir.queries'"),
     ):
         somebody.may(topics(["weir.queries"], *granted))
@@ -262,3 +274,129 @@ def test_a_worker_without_one_right(
 
     wait_for(said, lambda: worker.with_log(lack))
     assert "Traceback" not in worker.text(), worker.with_log("a traceback")
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A query that runs and its coordinator, a group that nobody runs, and what a run over files has left to
+    `weir cleanup`. The query and the group are registered."""
+
+    case: Case
+    trial: GroupTrial
+    left: Left
+
+    @property
+    def group(self) -> str:
+        return f"weir-{self.case.sink}"
+
+
+@pytest.fixture(scope="module")
+def running(secured: SecureBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("running")
+    case, trial = Case.make(secured.topics, folder, SENSORS), GroupTrial.make(secured.topics, folder)
+    everything = KafkaClients(case.bootstrap)
+    register(everything, RegisteredQuery(name=case.sink, text=case.path.read_text()), -1)
+    trial.register({"a": select(random.Random(35), joins=True)})
+    workers = Workers(folder)
+    try:
+        workers.coordinator(case).wait_running()
+        worker = workers.start(case).wait_running()
+        feed = Feed(case)
+        send(feed, random.Random(36), 0, 200)
+        feed.finish(CLOSING)
+        assert_exact(case, Reader(case.bootstrap, case.sink), worker)
+        yield Running(case, trial, Left(folder))
+    finally:
+        workers.end()
+
+
+REGISTERED = topics(["weir.queries"], "READ")
+"""What is needed to name a query by its registration in place of a file."""
+
+
+def cleanup_rights(query: str, sink: str) -> list[Right]:
+    """In an order in which the lack of each shows: first as no topic is there, then as no result is written, and, once
+    all are written and the log of the transactions has not been deleted, as if the cleanup had died then. If it had
+    written dead letters, it would read them, too."""
+    outputs, commits, own = [sink, f"{query}.dead"], f"{query}.cleanup", ["weir-cleanup-"]
+    return [
+        *topics([f"{query}."], "CREATE", prefix=True),
+        *topics(own, "CREATE", "WRITE", prefix=True),
+        Right(TRANSACTIONAL, *own, "WRITE", prefix=True),
+        *topics([*outputs, commits], "WRITE"),
+        *topics(own, "DELETE", "READ", prefix=True),
+        *topics([sink, commits], "READ"),
+        Right(GROUP, *own, "READ", prefix=True),
+        *topics(outputs, "DESCRIBE_CONFIGS"),
+    ]
+
+
+Command = Callable[[Running], tuple[list[str], list[Right]]]
+"""Arguments and rights."""
+
+COMMANDS: dict[str, Command] = {
+    "list": lambda it: (
+        ["query", "list"],
+        [*REGISTERED, *topics([f"weir-{it.trial.name}.members"], "READ")],
+    ),
+    "inspect": lambda it: (["inspect", it.case.topic("light")], topics([it.case.topic("light")], "READ")),
+    "analyze": lambda it: (
+        ["explain", it.case.sink, "--analyze"],
+        [*REGISTERED, *topics([f"{it.group}.statistics", f"{it.group}.decisions"], "READ")],
+    ),
+    "migrate": lambda it: (
+        ["migrate", it.case.sink, "--plan", "((H L) T)"],
+        [*REGISTERED, *topics([f"{it.group}.control"], "READ", "WRITE")],
+    ),
+    "cleanup": lambda it: (
+        ["cleanup", it.left.path("backlog"), "--topic", "results.rest"],
+        cleanup_rights("results", "results.rest"),
+    ),
+    "backfill": lambda it: (["backfill", it.case.sink], [*REGISTERED, *topics(inputs(it.case), "READ")]),
+    "audit": lambda it: (
+        ["audit", it.case.sink],
+        [
+            *REGISTERED,
+            *topics([*inputs(it.case), it.case.sink, f"{it.case.sink}.late"], "READ"),
+            Right(GROUP, it.group, "DESCRIBE"),
+        ],
+    ),
+    "drop": lambda it: (["query", "drop", it.case.sink], topics(["weir.queries"], "READ", "WRITE")),
+}
+SLOW = {"backfill", "audit"}
+"""They start Spark."""
+
+
+def refusal(right: Right) -> str:
+    """A pattern of the line that names a missing right."""
+    kind = {TOPIC: "topic", GROUP: "group", TRANSACTIONAL: "transactional id"}[right.kind]
+    # Committed offsets are read by those who also commit.
+    operation = "READ" if right.kind == GROUP else right.operation
+    rest = "[^']*" if right.prefix else ""
+    return f"this user needs {operation} on {kind} '{re.escape(right.name)}{rest}'"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in COMMANDS]
+)
+def test_a_command_runs_with_these_rights_and_names_one_that_is_missing(
+    name: str, secured: SecureBroker, tmp_path: Path, running: Running, somebody: Somebody
+) -> None:
+    arguments, rights = COMMANDS[name](running)
+    somebody.may(rights)
+    for number, lacking in enumerate([*rights, None]):
+        again = list(arguments)
+        if name == "cleanup":
+            again[1] = str(shutil.copytree(arguments[1], tmp_path / str(number)))
+        if lacking is not None:
+            somebody.may_not(lacking)
+        done = weir(somebody.env, *again)
+        said = done.stdout + done.stderr
+        if lacking is None:
+            assert done.returncode == 0, said
+        else:
+            assert re.search(refusal(lacking), said), f"{lacking}: {said}"
+            somebody.may([lacking])
+        assert "Traceback" not in said, said
+        others = [right for right in rights if right != lacking and re.search(refusal(right), said)]
+        assert not others, f"{others}: {said}"
