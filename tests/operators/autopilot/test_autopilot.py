@@ -232,6 +232,7 @@ def test_with_a_budget_that_suffices_changes_are_made_as_without_one() -> None:
     assert frozenset("AB") in joins_of(str(engine.plan))
 
 
+@pytest.mark.deep
 def test_with_spilled_states_a_change_waits_until_the_pause_that_it_causes_is_allowed() -> None:
     given = star()
     without = run(given, 11, first_swap)

@@ -57,7 +57,7 @@ def test_epochs_have_their_phases_and_counts(collector: Collector, traces: Trace
         for lane in LANES:
             task.offer(lane, batch(lane, 3, 1_000))
         wait_until(lambda: task.committed == BEGIN + 1_000, "all is committed")
-        assert task.flush(30)
+        wait_until(task.flush(), "all is delivered")
         task.finish()
         assert task.join(30)
     traces.close()

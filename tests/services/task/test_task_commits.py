@@ -138,4 +138,3 @@ def committed(kafka: Kafka, lane: Lane) -> int:
 def needed(kafka: Kafka, lane: Lane) -> int:
     """The offset from which a recovery would read the partition."""
     return min(point.offset for point in kafka.offsets[lane].message.points)
-
