@@ -303,6 +303,12 @@ class ColumnRef:
     type: Type
 
 
+def qualified(alias: str, name: str) -> str:
+    """Return the name of a source's column among those of all sources; unique, since an alias with a dot is quoted."""
+    quoted = '"' + alias.replace('"', '""') + '"' if "." in alias or '"' in alias else alias
+    return f"{quoted}.{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A constant; `value` is int (BIGINT, TIMESTAMP), float, str, bool, or None for NULL."""

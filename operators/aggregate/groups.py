@@ -42,6 +42,7 @@ class Groups:
         self._free_count = self.capacity
         self._table: I64 = np.zeros(2 * self.capacity, np.int64)
         self._texts: list[str] = []
+        self._text_letters = 0
         self._text_codes: dict[str, int] = {}
 
     def find(self, keys: Sequence[Column], n: int) -> I64:
@@ -97,6 +98,7 @@ class Groups:
         code = self._text_codes.setdefault(text, len(self._texts))
         if code == len(self._texts):
             self._texts.append(text)
+            self._text_letters += len(text)
         return code
 
     def _used(self) -> I64:
@@ -133,6 +135,7 @@ class Groups:
         codes = self._known[rows][:, used]
         kept = np.unique(codes[~null])
         self._texts = [self._texts[code] for code in kept.tolist()]
+        self._text_letters = sum(map(len, self._texts))
         self._text_codes = {text: code for code, text in enumerate(self._texts)}
         for i, k in enumerate(rows):
             self._known[k][used] = np.where(null[i], 0, np.searchsorted(kept, codes[i]))
@@ -142,7 +145,7 @@ class Groups:
     def size_bytes(self) -> int:
         """Return the bytes of the arrays, and roughly those of the strings."""
         arrays = (self.uses, self._known, self._hashes, self._free, self._table)
-        return sum(array.nbytes for array in arrays) + 100 * len(self._texts)
+        return sum(array.nbytes for array in arrays) + self._text_letters + 100 * len(self._texts)
 
 
 def _hashes(codes: I64) -> U64:

@@ -96,9 +96,9 @@ class Evidence:
         """Return JSON-compatible values, without what follows from the query."""
         return {
             "arrivals": {alias: astuple(one) for alias, one in self.arrivals.items()},
-            "pairs": {self.name(aliases): astuple(share) for aliases, share in self.pairs.items()},
-            "keyed": [self.name(aliases) for aliases in self.keyed],
-            "joint": {self.name(aliases): astuple(share) for aliases, share in self.joint.items()},
+            "pair_shares": [[self.ordered(aliases), astuple(share)] for aliases, share in self.pairs.items()],
+            "keyed_sets": [self.ordered(aliases) for aliases in self.keyed],
+            "joint_shares": [[self.ordered(aliases), astuple(share)] for aliases, share in self.joint.items()],
             "units": self.units,
             "withheld": self.withheld,
         }
@@ -112,10 +112,12 @@ class Evidence:
         """
         arrivals = {source.alias: Arrivals(*document["arrivals"][source.alias]) for source in query.sources}
         pairs, joint = (
-            {frozenset(name.split()): Share(*share) for name, share in document[shares].items()}
-            for shares in ("pairs", "joint")
+            {frozenset(aliases): Share(*share) for aliases, share in document[shares]}
+            for shares in ("pair_shares", "joint_shares")
         )
-        keyed = frozenset(frozenset(name.split()) for name in document["keyed"])
+        keyed = frozenset(frozenset(aliases) for aliases in document["keyed_sets"])
+        if not all(aliases <= arrivals.keys() for aliases in (*pairs, *joint, *keyed)):
+            raise ValueError("it names sources of another query")
         enter, probe, make, scan = map(float, document["units"])
         units, withheld = (enter, probe, make, scan), float(document["withheld"])
         return Evidence(query, arrivals, pairs, keyed, joint, wide_of(query), classes_of(query), units, withheld)

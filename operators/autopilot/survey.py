@@ -22,7 +22,7 @@ from operators.data.tuples import FOREVER
 from operators.engine.engine import Engine, Work
 from operators.kernels.sampled import matching_pairs
 from operators.migration.sizes import CALL_S, ENTER_S, MAKE_S, PROBE_S, SCAN_S, SLICE_S
-from operators.plan.plan import Join, Leaf, Plan, parse_plan
+from operators.plan.plan import Join, Leaf, Plan, aliases_in, parse_plan
 from schemas.query import Query
 
 SAMPLED_ROWS = 8_192
@@ -50,8 +50,6 @@ BETTER = 0.05
 
 ERRORS = 3.0
 """Standard errors by which the logarithm of what a plan costs less must exceed zero, or the measurement is repeated."""
-
-PARENTHESES = str.maketrans("()", "  ")
 
 ROUNDS = 4
 """Most times that a cheaper plan's sub-plans are measured, and the search repeated with them."""
@@ -256,7 +254,7 @@ class Survey:
             old = before.get(name)
             made = edge.demanded - (old.demanded if old else 0)
             kept = edge.suppressed - (old.suppressed if old else 0)
-            aliases = edge.producer.translate(PARENTHESES).split()
+            aliases = aliases_in(edge.producer)
             members = np.array([[source.alias in aliases for source in evidence.query.sources]])
             names = tuple(source.alias for source in evidence.query.sources)
             seen -= (made + kept) * math.log((made + 1) / (made + kept + 1))

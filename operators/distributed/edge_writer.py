@@ -65,11 +65,9 @@ class EdgeWriter:
         for partition, batch in self.shares(results):
             if late and not len(batch):
                 continue
-            step = rows_per_block(batch)
-            begins = range(0, max(len(batch), 1), step)
-            for begin in begins:
-                piece = batch.slice(begin, min(begin + step, len(batch)))
-                last = begin == begins[-1] and not late
+            for begin, end in block_bounds(batch):
+                piece = batch.slice(begin, end)
+                last = end == len(batch) and not late
                 raw = encode_exchange(self._fields, channel, watermark, last, piece, complete=complete, late=late)
                 found.append((partition, raw, len(piece)))
         return found
@@ -125,15 +123,22 @@ def _resolver(results: Batch) -> Resolve:
     return resolve
 
 
-def rows_per_block(batch: Batch) -> int:
-    """Return the number of rows of average size that fill a block."""
-    if len(batch) == 0:
-        return 1
-    size = 8 * len(batch) * (1 + len(batch.columns))
+def block_bounds(batch: Batch) -> list[tuple[int, int]]:
+    """Return where the blocks of a batch begin and end: one at least, each of at most BLOCK_BYTES or of one row."""
+    sizes = np.full(len(batch), 8 * (1 + len(batch.columns)), np.int64)
     for column in batch.columns.values():
         if column.offsets is not None:
-            size += int(column.offsets[-1] - column.offsets[0])
-    return max(1, BLOCK_BYTES * len(batch) // size)
+            sizes += np.diff(column.offsets)
+    ends = np.cumsum(sizes)
+    found: list[tuple[int, int]] = []
+    begin = 0
+    while begin < len(batch) or not found:
+        before = int(ends[begin - 1]) if begin else 0
+        fits = int(np.searchsorted(ends, before + BLOCK_BYTES, side="right"))
+        end = min(max(begin + 1, fits), len(batch))
+        found.append((begin, end))
+        begin = end
+    return found
 
 
 class ResultOrder:

@@ -14,7 +14,7 @@ from operators.plan.predicates import Operand
 from operators.state.numbered import NumberColumn
 from schemas.columns import Batch, Column
 from schemas.errors import InvariantError
-from schemas.query import ColumnRef, Expr, Field, Query, Stream, Table, Type, columns_of
+from schemas.query import ColumnRef, Expr, Field, Query, Stream, Table, Type, columns_of, qualified
 
 AGGREGATES = "aggregates of the results"
 POSITION = "@position"
@@ -195,5 +195,5 @@ class DistributedOperator:
 
 
 def output_name(column: ColumnRef) -> str:
-    """Return the name of a query's column in an operator's results; unique, since an alias with a dot is quoted."""
-    return f"{Leaf(column.alias)}.{column.name}"
+    """Return the name of a query's column in an operator's results."""
+    return qualified(column.alias, column.name)

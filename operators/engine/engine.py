@@ -51,7 +51,7 @@ from operators.state.sources import Sources
 from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import InvariantError, StateError, UsageError
 from schemas.messages.spills import SpillEvent
-from schemas.query import OP_KEY, TABLE_TS, ColumnRef, Query, Type
+from schemas.query import OP_KEY, TABLE_TS, ColumnRef, Query, Type, qualified
 
 LONGEST_DUE_MS = 10_000
 """With a memory budget, parts are cleaned up for aggregates after a quarter of the shortest window, and at the latest
@@ -290,10 +290,10 @@ class Engine(IntakeMethods):
                 f"results of {stream} come late, since another task has a memory budget: give all workers --memory"
             )
         alias = next(source.alias for source in self.query.sources if source.stream.name == stream)
-        columns = {f"{alias}.{name}": column for name, column in batch.columns.items()}
-        columns[f"{alias}._ts"] = Column(Type.TIMESTAMP, batch.ts)
-        columns[f"{alias}.{ROW}"] = Column(Type.BIGINT, np.zeros(len(batch), np.int64))
-        stored = [f"{alias}.{name}" for name in (*self._sources.store(alias).columns, ROW)]
+        columns = {qualified(alias, name): column for name, column in batch.columns.items()}
+        columns[qualified(alias, "_ts")] = Column(Type.TIMESTAMP, batch.ts)
+        columns[qualified(alias, ROW)] = Column(Type.BIGINT, np.zeros(len(batch), np.int64))
+        stored = [qualified(alias, name) for name in (*self._sources.store(alias).columns, ROW)]
         side = self._aliases.index(alias)
         tuples = Batch(batch.ts, {name: columns[name] for name in stored})
         if self._sources.numbered is not None:

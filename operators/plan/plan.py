@@ -108,6 +108,11 @@ _BARE = re.compile(r'[^\s()"]+')
 _TOKEN = re.compile(r'([()])|"((?:[^"]|"")+)"|([^\s()"]+)')
 
 
+def aliases_in(text: str) -> list[str]:
+    """Return the aliases in a plan's text, from left to right."""
+    return [quoted.replace('""', '"') or bare for _, quoted, bare in _TOKEN.findall(text) if quoted or bare]
+
+
 def parse_plan(text: str, query: Query, *, multiway: bool = False) -> Plan:
     """Parse the plan written in `text`, over exactly the aliases of `query`.
 

@@ -26,7 +26,7 @@ from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Column
 from schemas.errors import InvariantError
 from schemas.messages.spills import SpillEvent
-from schemas.query import OWN_PREFIX, Type
+from schemas.query import OWN_PREFIX, Type, qualified
 
 SLICE_SHARE = 0.1
 """Share of the budget that a slice may add to the memory, about."""
@@ -351,8 +351,9 @@ class PlanSpilling:
                     continue
                 in_memory = materialise(tree.sources, self.active.stored_tuples(state))
                 for batch in (*parts(j, side), in_memory):
-                    numbers = batch.columns[f"{alias}.{ROW}"].values.astype(np.int64, copy=False)
-                    columns = {name: batch.columns[f"{alias}.{name}"] for name in tree.sources.store(alias).columns}
+                    numbers = batch.columns[qualified(alias, ROW)].values.astype(np.int64, copy=False)
+                    stored = tree.sources.store(alias).columns
+                    columns = {name: batch.columns[qualified(alias, name)] for name in stored}
                     name = tree.sources.query.source(alias).stream.name
                     found.setdefault(name, []).append((numbers, Batch(batch.ts, columns)))
         batches = {name: _in_order(pieces, tree.sources.stores[name]) for name, pieces in found.items()}

@@ -19,7 +19,7 @@ from operators.spill.block_store import BlockStore
 from operators.state.sources import Sources
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.columns import I64, Batch, Column, Mask
-from schemas.query import Type
+from schemas.query import Type, qualified
 
 ROW = ""
 """The name of the column with a component's row id, after the alias and a dot."""
@@ -38,9 +38,9 @@ def materialise(sources: Sources, tuples: Tuples) -> Batch:
     for alias, rows in zip(tuples.aliases, tuples.rows, strict=True):
         store = sources.store(alias)
         if ROW not in store.columns:
-            columns[f"{alias}.{ROW}"] = Column(Type.BIGINT, np.ascontiguousarray(rows))
+            columns[qualified(alias, ROW)] = Column(Type.BIGINT, np.ascontiguousarray(rows))
         for name in store.columns:
-            columns[f"{alias}.{name}"] = store.gather(name, rows)
+            columns[qualified(alias, name)] = store.gather(name, rows)
     return Batch(tuples.ts, columns)
 
 

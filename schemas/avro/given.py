@@ -185,10 +185,11 @@ def _value(field: AvroField, column: int, type: Type, around: str) -> _Value:
     is_union = field.type.kind == "union"
     branches = field.type.types if is_union else (field.type,)
     null = next((n for n, one in enumerate(branches) if one.kind == "null"), -1)
-    for place, one in enumerate(branches):
-        convert = _conversion(one, type)
-        if convert is not None:
-            return _Value(column, Fit(name, convert, null >= 0), (null, place) if is_union else None)
+    found = [(place, convert) for place, one in enumerate(branches) if (convert := _conversion(one, type)) is not None]
+    if found:
+        # The first that takes every value, such as `long` behind `int`; else the first.
+        place, convert = min(found, key=lambda one: one[1] is _INT)
+        return _Value(column, Fit(name, convert, null >= 0), (null, place) if is_union else None)
     raise DataError(f"field {name!r} of the schema is {field.type}, and the output is {type}")
 
 

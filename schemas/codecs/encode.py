@@ -20,7 +20,17 @@ from schemas.columns import I64, Batch, Column, Mask
 from schemas.errors import UsageError
 from schemas.expression_text import text_of
 from schemas.members import Member, flat_members
-from schemas.query import OP_KEY, PHASE_KEY, TIMESTAMP_KEY, Query, Type, group_column, type_of
+from schemas.query import (
+    OP_KEY,
+    PHASE_KEY,
+    TIMESTAMP_KEY,
+    Query,
+    Type,
+    columns_of,
+    group_column,
+    qualified,
+    type_of,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +93,19 @@ def key_paths(query: Query) -> tuple[tuple[str, ...], ...] | None:
     if query.aggregation is None:
         return None
     named = {output.expr: output.path for output in reversed(query.outputs) if output.header is None}
-    return tuple(
-        named.get(group_column(k, type_of(expr)), (text_of(expr),)) for k, expr in enumerate(query.aggregation.group_by)
-    )
+    groups = [(expr, named.get(group_column(k, type_of(expr)))) for k, expr in enumerate(query.aggregation.group_by)]
+    taken = {path[0] for _, path in groups if path is not None}
+    found: list[tuple[str, ...]] = []
+    for expr, path in groups:
+        text = text_of(expr)
+        if path is None and text in taken:
+            # Columns with a dot in their name have it without their alias.
+            text = ", ".join(qualified(column.alias, column.name) for column in columns_of(expr))
+        while path is None and text in taken:
+            text += "'"
+        found.append(path or (text,))
+        taken.add(found[-1][0])
+    return tuple(found)
 
 
 def encode_tuples(batch: Batch) -> Encoded:

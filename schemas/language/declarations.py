@@ -140,6 +140,14 @@ def _bind_arrays(
         array = Array(name, kept, rows, _path(name, path_token, text))
         if array.part != VALUE:
             raise text.error(f"{str(array.place[0])!r} of a record is no array", path_token or name_token)
+        for column in (array.column(field.name) for field in kept):
+            if column in seen:
+                raise text.error(
+                    f"column {column!r} would be called as an element's of array {name!r}; give one of them another "
+                    "name and FROM",
+                    name_token,
+                )
+            seen.add(column)
         yield array
 
 

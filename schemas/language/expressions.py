@@ -51,6 +51,9 @@ from schemas.timestamps import parse_iso
 EVENT_TIME = "_ts"
 """The pseudo-column of event time, and the key of a result's timestamp."""
 
+MOST_LIKE = 1_000
+"""Arrow refuses patterns that are far longer when the first tuple comes."""
+
 MAX_NESTING = 100
 
 _MAX_BIGINT = 2**63 - 1
@@ -319,6 +322,8 @@ class Scope:
             raise self.text.error(
                 "this pattern ends in a lone backslash; a backslash itself is written \\\\", pattern_node
             )
+        if len(pattern.value) > MOST_LIKE:
+            raise self.text.error(f"a pattern has at most {MOST_LIKE:,} characters", pattern_node)
         return Like(operand, pattern.value, negated is not None)
 
     # --- Arithmetic and functions ------------------------------------------------------------------

@@ -134,6 +134,10 @@ def grouped_scope(items: Tree[Token], clauses: Clauses, scope: Scope) -> Grouped
     return GroupedScope(text, scope.sources, group_by=tuple(_group_by(clauses.group_by(), scope)))
 
 
+MOST_GROUPED = 62
+"""The nulls of a group's key are bits of one word."""
+
+
 def _group_by(nodes: Sequence[Node], scope: Scope) -> Iterator[Expr]:
     seen: set[Expr] = set()
     for node in nodes:
@@ -143,6 +147,8 @@ def _group_by(nodes: Sequence[Node], scope: Scope) -> Iterator[Expr]:
         if expr in seen:
             raise scope.text.error(f"GROUP BY names {scope.text.shown(node)} twice", node)
         seen.add(expr)
+        if len(seen) > MOST_GROUPED:
+            raise scope.text.error(f"GROUP BY takes at most {MOST_GROUPED} expressions", node)
         yield expr
 
 

@@ -239,6 +239,7 @@ class TaskHealth(_Message, frozen=True, kw_only=True, tag="health"):
         silent: partitions that delay results: topic, partition, seconds since the last record.
         slowest: a few of the partitions that others wait for, since their events are older.
         commits, commit_s: how many epochs this incarnation has delivered, and the seconds that took.
+        dead_letters: how many records it has sent to the dead-letter topic.
     """
 
     query: str
@@ -251,6 +252,7 @@ class TaskHealth(_Message, frozen=True, kw_only=True, tag="health"):
     slowest: list[tuple[str, int]] = []
     commits: int = 0
     commit_s: float = 0.0
+    dead_letters: int = 0
 
 
 class RegisteredQuery(_Message, frozen=True, kw_only=True, tag="query"):

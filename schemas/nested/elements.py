@@ -14,6 +14,9 @@ from schemas.codecs.decoded import DeadLetter, Decoded, Elements
 from schemas.columns import I64, Batch, Column
 from schemas.query import ORDINAL, Stream, Type
 
+MOST_TUPLES = 1 << 20
+"""A record with more tuples is a dead letter: a small record with two long arrays would take all memory."""
+
 
 def multiplied(
     stream: Stream,
@@ -41,6 +44,11 @@ def multiplied(
             record = int(np.searchsorted(ends, letter.row, side="right"))
             ordinal = letter.row - int(ends[record] - one.counts[record]) + 1
             why.setdefault(record, f"element {ordinal} of {one.array.name!r}: {letter.reason}")
+    if len(arrays) > 1:
+        tuples = np.prod([one.counts.astype(np.float64) for one in arrays], axis=0)
+        for record in np.flatnonzero(tuples > MOST_TUPLES).tolist():
+            reason = f"its arrays make {tuples[record]:.0f} tuples, and a record makes at most {MOST_TUPLES}"
+            why.setdefault(record, reason)
     fine = np.ones(len(found.rows), np.bool_)
     fine[list(why)] = False
     chosen = np.flatnonzero(fine)

@@ -72,7 +72,8 @@ class QueryCoordination:
         """Why a request cannot be taken up; empty when it can."""
         age_s = time.time() - request.asked_ms / 1000
         if age_s > STALE_S:
-            return f"it was asked for {age_s:.0f} s ago, when no coordinator ran; ask again"
+            ago = f"it was asked for {age_s:.0f} s ago"
+            return f"{ago}, when no coordinator ran, or the clocks of the two machines differ; ask again"
         if request.fingerprint != self._fingerprint:
             return "the coordinator runs another query than the one that the plan is for"
         try:

@@ -141,7 +141,8 @@ class ProducerSink(Sink):
         self._producer = Producer(
             clients.librdkafka(
                 linger__ms=5,
-                batch__size=512 * 1024,
+                # Kafka refuses a batch that is larger than its topic's records may be.
+                batch__size=max(min([512 * 1024, *(most - HEADER_BYTES for most in topics.limits.values())]), 1),
                 compression__type="lz4",
                 message__max__bytes=1_000_000_000 // 10,
                 queue__buffering__max__messages=100_000,

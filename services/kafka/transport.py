@@ -449,6 +449,8 @@ class Consumer(driver.Consumer):
         try:
             done.result(COMMIT_S)
         except (KafkaError, TimeoutError) as error:
+            # Else it could still commit these offsets after the task's next incarnation has committed newer ones.
+            done.cancel()
             self.log.info("offsets not committed: %r", error)
             return False
         return True

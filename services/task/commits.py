@@ -100,6 +100,7 @@ class Committer:
         metrics.internal_tuples.inc(sum(block.tuples for block in blocks))
         metrics.late.inc(late)
         metrics.dead.inc(dead + refused.total())
+        context.dead_letters += dead + refused.total()
         if commit:
             self._note_commit(began)
 

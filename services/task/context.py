@@ -58,6 +58,7 @@ class TaskContext:
         rejected: late and dead-letter records of the open epoch.
         step: what the thread is doing, for /healthz.
         commits, commit_s: how many epochs have been delivered, and the seconds that took.
+        dead_letters: how many records have gone to the dead-letter topic.
     """
 
     spec: TaskSpec
@@ -82,6 +83,7 @@ class TaskContext:
     step: str = field(init=False, default="beginning")
     commits: int = field(init=False, default=0)
     commit_s: float = field(init=False, default=0.0)
+    dead_letters: int = field(init=False, default=0)
     _foreseen: dict[Lane, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

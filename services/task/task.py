@@ -102,6 +102,11 @@ class Task:
         return self._context.commits, self._context.commit_s
 
     @property
+    def dead_letters(self) -> int:
+        """How many records it has sent to the dead-letter topic."""
+        return self._context.dead_letters
+
+    @property
     def pending_tuples(self) -> int:
         """Tuples that wait for the watermark."""
         return self._context.engine.pending_tuples

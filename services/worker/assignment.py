@@ -229,6 +229,7 @@ class TaskAssignment:
             "slowest": self._slowest(),
             "commits": commits,
             "commit_s": round(commit_s, 4),
+            "dead_letters": 0 if task is None else task.dead_letters,
         }
 
     def _slowest(self) -> list[Lane]:

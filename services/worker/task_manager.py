@@ -268,7 +268,8 @@ class TaskManager:
         if now - max(reader.last_record_s, reader.idle_reported_s) < timeout:
             return
         evidence = self.consumer.caught_up_ms(TP(*lane))
-        if evidence is not None and time.time() - evidence / 1000 < EVIDENCE_S:
+        # A clock that was set back makes old evidence one of the future.
+        if evidence is not None and abs(time.time() - evidence / 1000) < EVIDENCE_S:
             reader.idle_reported_s = now
             task.mark_idle(lane)
 

@@ -238,18 +238,17 @@ class TaskOpener:
         parts: list[Mapping[str, I64]] = []
         until: dict[str, int] = {}
         for stream in streams:
-            task = next((self._kind.former_task(lane) for lane in recovery.former if lane[0] == stream.topic), None)
-            if task is None:
-                continue
-            commits = [recovery.former[lane].message for lane in task.lanes if lane in recovery.former]
-            newest = max(commits, key=lambda commit: commit.epoch)
-            try:
-                known = read_repeats(clients, task.repeats, newest.repeats, former=newest.incarnation)
-            except StateError as error:
-                # The former plan may still run, and delete what it needs no more.
-                raise BrokerError(str(error)) from None
-            parts.append({name: found for name, found in known.positions.items() if name == stream.name})
-            until[stream.name] = newest.cut
+            own = [lane for lane in recovery.lanes if lane[0] == stream.topic and lane in recovery.former]
+            for task in {one.repeats: one for one in map(self._kind.former_task, own)}.values():
+                commits = [recovery.former[lane].message for lane in task.lanes if lane in recovery.former]
+                newest = max(commits, key=lambda commit: commit.epoch)
+                try:
+                    known = read_repeats(clients, task.repeats, newest.repeats, former=newest.incarnation)
+                except StateError as error:
+                    # The former plan may still run, and delete what it needs no more.
+                    raise BrokerError(str(error)) from None
+                parts.append({name: found for name, found in known.positions.items() if name == stream.name})
+                until[stream.name] = min(newest.cut, until.get(stream.name, newest.cut))
         return KnownRepeats(joined(iter(parts)), until, own=False)
 
     def _resumed(self, known: KnownRepeats | None, number: int, engine: TaskEngine, sink: Sink) -> RepeatsLog | None:

@@ -378,6 +378,15 @@ def test_avro_that_does_not_fit(outputs: str, schema: str, message: str) -> None
     assert message in str(found.value)
 
 
+def test_the_branch_that_takes_every_value_is_chosen() -> None:
+    """Large numbers were dead letters where `int` came before `long`."""
+    schema = parse_avro(avro_record({"name": "a", "type": ["null", "int", "long"]}))
+    batch = Batch(np.array([1, 2]), {"a": Column.from_values([3_000_000_000, 4], Type.BIGINT)})
+    found = ResultRecords(given_avro(schema, parsed("T.i AS a"))(7)).encode(batch)
+    assert not found.refused
+    assert [one[5:6] for one in records(found)] == [b"\x04"] * 2
+
+
 @pytest.mark.parametrize(
     ("outputs", "fields", "message"),
     [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from schemas.codecs.json_schema import FramedJsonDecoder
 from schemas.errors import QueryError
 from schemas.language.program import parse_program
+from schemas.nested import elements
 from schemas.nested.json_arrays import json_decoder
 from schemas.query import ColumnRef, Query, Stream, Type
 from services.formats.decoders import Decoders
@@ -112,6 +113,16 @@ def test_dead_letters(record: str, stream: Stream, reason: str) -> None:
 def test_dead_letters_are_in_the_order_of_records() -> None:
     values = [b'{"items":[7],"at":1}', b"{", b'{"items":5,"at":1}', b'{"items":[{"qty":""},{}],"at":1}']
     assert [letter.row for letter in json_decoder(ROWS).decode_values(values).dead] == [0, 1, 2, 3]
+
+
+def test_a_record_makes_so_many_tuples_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two arrays of 100,000 elements are a small record, and were 10^10 tuples in memory, after each restart again."""
+    monkeypatch.setattr(elements, "MOST_TUPLES", 6)
+    values = [json.dumps({"id": n, "items": [{}] * n, "tags": [0.5] * 3, "at": 1}).encode() for n in (2, 3, 1)]
+    found = json_decoder(BOTH).decode_values(values)
+    assert found.rows.tolist() == [0] * 6 + [2] * 3
+    (letter,) = found.dead
+    assert (letter.row, letter.reason) == (1, "its arrays make 9 tuples, and a record makes at most 6")
 
 
 def test_rare_records() -> None:
@@ -228,6 +239,8 @@ def test_what_is_refused(query: str, shown: str, message: str) -> None:
         ("x ARRAY<ROW(_ordinal BIGINT)>", "'_ordinal' is there twice"),
         ("x ARRAY STRING", "got 'STRING'"),
         ("id ARRAY<STRING>", "column 'id' is declared twice"),
+        ('"x.a" STRING, x ARRAY<ROW(a STRING)>', "column 'x.a' would be called as an element's of array 'x'"),
+        ('x ARRAY<ROW("b.c" STRING)>, "x.b" ARRAY<ROW(c STRING)>', "column 'x.b.c' would be called as an element's"),
         ("x ARRAY<STRING> FROM '_key'", "'_key' of a record is no array"),
     ],
 )

@@ -31,7 +31,7 @@ import numpy as np
 from operators.data.evaluate import Resolve
 from operators.data.tuples import FOREVER, Tuples
 from operators.data.watermark import NEVER
-from operators.distributed.edge_writer import EdgeWriter, rows_per_block
+from operators.distributed.edge_writer import EdgeWriter, block_bounds
 from operators.distributed.feedback.kinds import EdgeKind, are_of_kinds, of_kinds
 from operators.distributed.operator import DistributedOperator
 from operators.distributed.rejoin import rejoined
@@ -488,12 +488,10 @@ class ProducerFeedback:
         """Return notices with late tuples in pieces. The first carries the suspended signatures, since these take
         effect before the tuples do; the last carries the resumed ones."""
         found: list[tuple[int, bytes, int]] = []
-        step = rows_per_block(late)
-        begins = range(0, max(len(late), 1), step)
         rewrites = len(suspended) > 0 and len(resumed) > 0
-        for begin in begins:
-            piece = late.slice(begin, min(begin + step, len(late)))
-            first, last = begin == begins[0], begin == begins[-1]
+        for begin, end in block_bounds(late):
+            piece = late.slice(begin, end)
+            first, last = begin == 0, end == len(late)
             listed = suspended if first else NONE, resumed if last else NONE
             found.append(self._encoded(partition, reader, False, *listed, piece, rewrites=rewrites))
         return found

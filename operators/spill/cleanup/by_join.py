@@ -39,6 +39,7 @@ from operators.spill.spilled_part import (
 from operators.state.match import LEFT, RIGHT, Match
 from operators.state.sources import Sources
 from schemas.columns import I64, Batch
+from schemas.query import qualified
 
 MERGED_TUPLES = 1 << 16
 """Cleanup merges groups of at most this many tuples together: memory against the number of calls."""
@@ -219,11 +220,11 @@ class PlanCleanup:
         expiry: I64 = np.full(len(batch), FOREVER)
         for alias in aliases:
             rows, ts = (
-                batch.columns[f"{alias}.{name}"].values.astype(np.int64, copy=False) for name in (ROW, "_ts")
+                batch.columns[qualified(alias, name)].values.astype(np.int64, copy=False) for name in (ROW, "_ts")
             )
             np.minimum(expiry, self._sources.expiry(alias, rows, ts), out=expiry)
             for column, numbered in self._sources.numbered_columns(alias):
-                values = batch.columns[f"{alias}.{column.name}"].values.astype(np.int64, copy=False)
+                values = batch.columns[qualified(alias, column.name)].values.astype(np.int64, copy=False)
                 np.minimum(expiry, numbered.expiry(column, values), out=expiry)
         return expiry
 
@@ -303,7 +304,7 @@ def _keyed(batch: Batch, key: Sequence[Operand]) -> tuple[Batch, U64 | None]:
 
 
 def _reader(batch: Batch) -> Resolve:
-    return lambda column: batch.columns[f"{column.alias}.{column.name}"]
+    return lambda column: batch.columns[qualified(column.alias, column.name)]
 
 
 def _split(hashes: U64 | None, n: int, groups: int) -> I32:

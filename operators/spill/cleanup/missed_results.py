@@ -33,7 +33,7 @@ from operators.state.match import LEFT, RIGHT, Match, Prepared
 from operators.state.sources import Sources
 from operators.state.store import SourceStore
 from schemas.columns import I64, Batch, Mask
-from schemas.query import ColumnRef, Query, Type
+from schemas.query import ColumnRef, Query, Type, qualified
 
 
 class CleanupSources(Sources):
@@ -71,7 +71,7 @@ class CleanupSources(Sources):
         expiry: I64 = np.full(len(batch), FOREVER)
         for k, alias in enumerate(aliases):
             store = self._store_of[alias]
-            columns = {name: batch.columns[f"{alias}.{name}"] for name in store.columns}
+            columns = {name: batch.columns[qualified(alias, name)] for name in store.columns}
             times = columns.pop("_ts").values.astype(np.int64, copy=False)
             rows[k] = store.append(Batch(times, columns))
             np.minimum(expiry, self.expiry(alias, rows[k], times), out=expiry)

@@ -272,6 +272,7 @@ def _tasks(snapshot: Snapshot) -> list[Document]:
                 "busy": view.busy,
                 "pending": view.pending,
                 "owed": view.owed,
+                "dead_letters": view.dead_letters,
                 "input_share": shares.get(view.number),
             }
             | counted(observed.get(view.number))

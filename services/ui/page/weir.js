@@ -113,6 +113,7 @@ const TASK_COLUMNS = [
   ["Spilled pairs to join", (t) => (t.memory ? count(t.owed) : "–"), null, (t) => t.owed],
   ["Results", (t) => count(t.results), null, (t) => t.results],
   ["Late", (t) => count(t.late), null, (t) => t.late],
+  ["Dead letters", (t) => count(t.dead_letters), null, (t) => t.dead_letters],
 ];
 
 // Columns without a value for any task are left out.

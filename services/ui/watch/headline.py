@@ -51,6 +51,7 @@ class TaskView:
         step: what its thread is doing.
         step_s: for how long it has done so without an advance of its results.
         slowest: partitions that the tuples of others wait for: topic and number.
+        dead_letters: how many records it has sent to the dead-letter topic; None while unknown.
     """
 
     number: int
@@ -66,6 +67,7 @@ class TaskView:
     step: str = ""
     step_s: float = 0.0
     slowest: Sequence[tuple[str, int]] = field(default=())
+    dead_letters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

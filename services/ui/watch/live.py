@@ -333,6 +333,7 @@ def _view(number: int, task: _Task) -> TaskView:
         "" if task.health is None else task.health.step,
         0.0 if task.health is None else (task.health.sent_ms - task.step_ms) / 1000,
         () if task.health is None else tuple(task.health.slowest),
+        None if task.health is None else task.health.dead_letters,
     )
 
 

@@ -264,6 +264,18 @@ def test_a_sweep_of_strings_leaves_groups_as_they_are(monkeypatch: pytest.Monkey
     assert of_texts.key(1, np.array(again)).to_values() == [None, None, "last", "text 7"]
 
 
+def test_strings_of_keys_count_by_their_length() -> None:
+    """Each counted as 100 bytes, so long keys exceeded a budget unnoticed."""
+    of_texts = Groups([Type.STRING])
+    before = of_texts.size_bytes()
+    found = of_texts.find([Column.from_values([f"{n:02}" * 5_000 for n in range(50)], Type.STRING)], 50)
+    assert of_texts.size_bytes() - before > 500_000
+    of_texts.uses[found] = 0
+    of_texts.forget_unused(found)
+    of_texts._sweep()
+    assert of_texts.size_bytes() - before < 10_000
+
+
 def test_a_slot_is_used_again_and_old_ends_do_not_matter() -> None:
     """A window ends a result before its time: the later end is void, also for who gets the slot next."""
     living = LivingResults(["A"])
@@ -407,7 +419,7 @@ def test_forgotten_groups_and_results_take_no_room() -> None:
     engine = Engine(query)
     sizes = []
     for start in range(0, 20_000, 500):
-        rows = [{"at": t, "k": t, "x": 1.0, "s": f"text {t}"} for t in range(start, start + 500)]
+        rows = [{"at": t, "k": t, "x": 1.0, "s": f"text {t:05}"} for t in range(start, start + 500)]
         engine.push("a", 0, to_batch(query.streams()[0], rows))
         engine.advance()
         sizes.append(engine.statistics().state_bytes)

@@ -11,13 +11,13 @@ from itertools import permutations
 import pytest
 
 from operators.autopilot.autopilot import Autopilot, best_for_all
-from operators.autopilot.evidence import together
+from operators.autopilot.evidence import Arrivals, Evidence, Share, together
 from operators.autopilot.pace import Pace
 from operators.autopilot.rule import Account
 from operators.autopilot.search import price, same_tree
 from operators.autopilot.survey import Survey, Surveyed
 from operators.engine.engine import Engine
-from operators.plan.plan import parse_plan
+from operators.plan.plan import aliases_in, parse_plan
 from tests.operators.autopilot.test_autopilot import (
     EVEN,
     SECOND,
@@ -350,3 +350,16 @@ def test_what_was_seen_longer_than_a_window_ago_does_not_pay_for_a_change(monkey
     observed(engine, Autopilot(engine, look_always=True))
     run(engine, 3, lambda _: EVEN)
     assert set(seen) == {WINDOW_MS / 1000}
+
+
+def test_aliases_with_blanks_survive_a_message() -> None:
+    """The leading task met aliases that are not there, and failed again whenever another task had measured."""
+    sources = 'a A [RANGE 9 ms], b "room t" [RANGE 9 ms], c C [RANGE 9 ms]'
+    given = query(f'SELECT A.k FROM {sources} WHERE A.k = "room t".k AND A.k = C.k')
+    pairs = {frozenset(("A", "room t")): Share(-0.5, -0.1, 0.1, 9), frozenset(("A", "C")): Share(-0.25, -0.1, 0.1, 9)}
+    arrivals = {source.alias: Arrivals(1.0, 1.0, 1.0) for source in given.sources}
+    joint = {frozenset(("A", "room t", "C")): Share(-0.1, -0.1, 0.1, 9)}
+    evidence = Evidence(given, arrivals, pairs, frozenset(pairs), joint)
+    again = Evidence.from_document(json.loads(json.dumps(evidence.document())), given)
+    assert (again.pairs, again.keyed, again.joint) == (pairs, frozenset(pairs), joint)
+    assert aliases_in('((A "room t") C)') == ["A", "room t", "C"]

@@ -21,15 +21,17 @@ from operators.engine import numbered
 from operators.engine.engine import Engine
 from operators.engine.intake import ReplayPoint
 from operators.plan.plan import parse_plan
+from operators.spill.spilling import MemoryBudget
 from schemas.codecs.exchange import ExchangeBlock
 from schemas.columns import Batch, Column
 from schemas.errors import UsageError
 from schemas.language.program import parse_program
-from schemas.query import Query, Window
+from schemas.query import Query, Type, Window
 from tests import oracle
 from tests.cases import Case, aggregated, cases, unnested
 from tests.chains import Chain, merged
 from tests.feeding import canonical, feed, partitions_of, tables_of, to_batch, to_rows
+from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.profiles import PROPERTY
 from tests.subtractions import busy_subtractions, subtractions
 
@@ -566,3 +568,41 @@ def test_a_long_table_takes_no_memory_for_what_is_superseded() -> None:
 def test_too_many_channels_are_refused() -> None:
     with pytest.raises(UsageError, match="at most 64 tasks, not 65"):
         operators(THREE + "WHERE A.k = B.k AND B.k = C.k", "((A B) C)", 65)
+
+
+@pytest.mark.parametrize("budget", [None, MemoryBudget(1, "bottom-up", 4)])
+def test_an_alias_with_a_dot_does_not_take_the_column_of_another_source(budget: MemoryBudget | None) -> None:
+    """A."b.v" and "A.b".v had one name in results that travel and in spilled tuples: both had the value of one."""
+    fields = "at TIMESTAMP) WITH (timestamp = 'at');"
+    (query,) = parse_program(
+        f'CREATE STREAM a (id BIGINT, "b.v" BIGINT, {fields} CREATE STREAM b (id BIGINT, v BIGINT, {fields} '
+        f"CREATE STREAM c (id BIGINT, {fields} "
+        'SELECT A."b.v" AS x, "A.b".v AS y, C.id AS n FROM a A, b "A.b", c C WINDOW RANGE 1 HOUR '
+        'WHERE A.id = "A.b".id AND A.id = C.id'
+    ).queries
+    rows = {
+        "a": [[{"id": 1, "b.v": 10, "at": 0}]],
+        "b": [[{"id": 1, "v": 20, "at": 1}]],
+        "c": [[{"id": 1, "at": n} for n in range(2, 5)]],
+    }
+    plan = parse_plan("((A A.b) C)", query)
+    expected = [{"x": 10, "y": 20, "n": 1, "_ts": n} for n in range(2, 5)]
+    chain = Chain(query, plan, rows, 1, budget=budget)
+    chain.finish()
+    assert canonical([*merged(chain.results()), *chain.late()]) == canonical(expected)
+    engine = Engine(query, plan=plan, budget=budget, blocks=None if budget is None else MemoryBlocks())
+    found = feed(engine, rows, [1], 1)
+    if budget is not None:
+        engine.clean()
+        found += [row for batch in engine.cleaned() for row in to_rows(batch)]
+    assert canonical(found) == canonical(expected)
+
+
+def test_blocks_are_cut_where_their_rows_fill_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They had as many rows as fit on average: a few long ones together exceeded what Kafka takes."""
+    monkeypatch.setattr(route, "BLOCK_BYTES", 100)
+    texts = ["x" * 10] * 6 + ["y" * 90, "z" * 300] + ["x"]
+    batch = Batch(np.arange(9), {"s": Column.from_values(texts, Type.STRING)})
+    assert route.block_bounds(batch) == [(0, 3), (3, 6), (6, 7), (7, 8), (8, 9)]
+    assert route.block_bounds(batch.slice(4, 8)) == [(0, 2), (2, 3), (3, 4)]
+    assert route.block_bounds(batch.slice(0, 0)) == [(0, 0)]

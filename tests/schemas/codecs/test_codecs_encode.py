@@ -107,6 +107,20 @@ def test_upserts_have_keys() -> None:
     assert (of_all.data, of_all.offsets.tolist()) == (b"{}\n{}\n", [0, 3, 6])
 
 
+def test_the_values_of_a_key_have_different_names() -> None:
+    """Columns with a dot in their name have it without their alias: two were one, and no worker could begin."""
+    declared = 'CREATE STREAM a (k BIGINT, "x.y" BIGINT, "B.x.y" BIGINT);'
+    grouped = 'FROM a A [ROWS 1], a B [ROWS 1] GROUP BY A."x.y", B."x.y", B."B.x.y" EMIT EVERY 1 SECOND'
+    (query,) = parse_program(f"{declared} SELECT COUNT(*) AS n {grouped}").queries
+    assert key_paths(query) == (("x.y",), ("B.x.y",), ("B.B.x.y",))
+    grouped = grouped.replace("BY", "BY A.k,")
+    (query,) = parse_program(f'{declared} SELECT A.k AS "x.y", COUNT(*) AS n {grouped}').queries
+    found = key_paths(query)
+    assert found is not None
+    assert found[:2] == (("x", "y"), ("x.y",))
+    members_of(found)
+
+
 def test_a_join_has_no_keys() -> None:
     query = parse_program("CREATE STREAM a (k BIGINT); SELECT * FROM a [ROWS 1]").queries[0]
     assert key_paths(query) is None

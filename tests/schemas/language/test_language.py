@@ -350,6 +350,12 @@ def test_between_is_two_comparisons() -> None:
     )
 
 
+def test_a_pattern_is_not_endless() -> None:
+    """Arrow refused it when the first tuple came, and again after each restart."""
+    with pytest.raises(UsageError, match="a pattern has at most 1,000 characters"):
+        where(f"A.s LIKE '{'_' * 1001}'")
+
+
 def test_in_like_and_is_null() -> None:
     assert where("A.k IN (1, -2, NULL)") == (InList(A_K, (big(1), big(-2), Literal(None, Type.BIGINT)), False),)
     assert where("A.s NOT IN ('it''s')") == (InList(A_S, (Literal("it's", Type.STRING),), True),)

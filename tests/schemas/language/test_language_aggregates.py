@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from schemas.errors import QueryError
 from schemas.language.program import parse_program
 from schemas.query import (
     Aggregate,
@@ -32,6 +33,15 @@ CELSIUS = ColumnRef("T", "celsius", Type.DOUBLE)
 
 def query(text: str) -> Query:
     return parse_program(STREAMS + text).queries[0]
+
+
+def test_so_many_expressions_are_grouped_by_at_most() -> None:
+    """The 64th null of a key had no bit, and the worker failed."""
+    listed = [f"T.mote + {n}" for n in range(63)]
+    text = f"SELECT COUNT(*) AS n {FROM} GROUP BY {{}} EMIT EVERY 1 SECOND"
+    assert len(query(text.format(", ".join(listed[:62]))).outputs) == 1
+    with pytest.raises(QueryError, match="GROUP BY takes at most 62 expressions"):
+        query(text.format(", ".join(listed)))
 
 
 def test_a_query_with_aggregates() -> None:

@@ -76,6 +76,18 @@ def test_a_failure_is_noticed_when_it_is_told_for_the_first_time() -> None:
     assert _happened(running) == [(begin_s + 1, "failure", text), (begin_s + 5, "failure", text)]
 
 
+def test_dead_letters_are_counted_now_and_not_known_of_the_past() -> None:
+    running = Running()
+    for number in range(40):
+        running.second()
+        health = TaskHealth(
+            query=running.query.name, task=0, worker="w", sent_ms=running.now_ms, status={}, dead_letters=number
+        )
+        running.live.take(health)
+    assert [view.dead_letters for view in running.live.snapshot().views] == [39]
+    assert [view.dead_letters for view in running.live.past(running.now_ms - 5_000).views] == [None]
+
+
 def test_silent_input_is_noticed_when_it_begins_and_ends() -> None:
     running = Running()
     for silent in ([], [("t", 1, 4.0)], [("t", 1, 12.0), ("t", 0, 7.0)], [("t", 1, 13.0)], [], []):

@@ -159,6 +159,8 @@ def test_at_least_once_invents_nothing(topics: Topics, tmp_path: Path, workers: 
     ("text", "split", "strategy"),
     [
         (THREE, "1", "moving-state"),
+        # Each task took over the repeats of the former task of partition 0.
+        (f"{THREE}\nPARTITION BY L.k, R.k, S.k", "2", "moving-state"),
         pytest.param(COUNTED, "2", "moving-state", marks=pytest.mark.deep),
         pytest.param(THREE, "2", "hybmig-bsc", marks=pytest.mark.deep),
         pytest.param(THREE, "2", "jisc", marks=pytest.mark.deep),
