@@ -33,9 +33,10 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("return len(self.aliases) > 1 and min(self.lifetimes) < FOREVER", "return len(self.aliases) > 2"),
     ),
     "distributed/edge_writer.py": (
-        ("last = begin == begins[-1]", "last = True"),
-        ("last = begin == begins[-1]", "last = False"),
-        ("range(0, max(len(batch), 1), step)", "range(0, len(batch), step)"),
+        ("last = end == len(batch)", "last = True"),
+        ("last = end == len(batch)", "last = False"),
+        ("while begin < len(batch) or not found", "while begin < len(batch)"),
+        ("before + BLOCK_BYTES", "before + 2 * BLOCK_BYTES"),
         ("if edge.predicates and len(results):", "if False:"),
         ("np.minimum.reduce(ends)", "np.maximum.reduce(ends)"),
         ("partition_of(hashes, edge.partitions)", "partition_of(hashes, len(edge.aliases) + 1)"),

@@ -174,7 +174,7 @@ def test_commits_that_fail_again_and_again_are_no_progress() -> None:
         assert "epoch not committed: not enough replicas" in worker.task_manager.unhealthy_reason()
         assert "failed" in worker.task_manager.unhealthy_reason()
         # The end of a life looked like having nothing to do.
-        assert worker.assignment.progress.since_s <= refused_s + 0.1
+        assert worker.assignment.progress.since_s <= refused_s + 0.4  # on a busy machine
 
     live(story)
 
