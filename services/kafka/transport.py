@@ -458,17 +458,20 @@ class Consumer(driver.Consumer):
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Check nothing: Faust would look for its own commits here."""
 
-    def caught_up_ms(self, tp: TP) -> int | None:
-        """When (wall clock, ms) the broker last reported that the log has nothing beyond our position.
+    def caught_up_ms(self, tp: TP, offset: int) -> int | None:
+        """When (wall clock, ms) the broker last reported that the log has nothing at `offset` or beyond.
 
-        None if its last answer did not report that. A recent time proves that a partition is silent, rather than slow,
-        paused or unreachable.
+        None if its last answer did not report that, or if the consumer's position is another: then records before that
+        position are still on their way, or it has yet to seek. A recent time proves that a partition is silent, rather
+        than slow, paused or unreachable.
         """
         consumer = self._thread._consumer
         state = consumer and partition_state(consumer, driver.ensure_aiokafka_TP(tp))
         if state is None or not state.has_valid_position or state.highwater is None or state.timestamp is None:
             return None
-        return int(state.timestamp) if state.position >= state.highwater else None
+        # The consumer's thread may take the next answer meanwhile, so the time comes first.
+        answered_ms = int(state.timestamp)
+        return answered_ms if state.position == offset >= state.highwater else None
 
     def connected(self) -> bool:
         """False while there is a consumer without a connection to any broker."""

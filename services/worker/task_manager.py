@@ -74,8 +74,9 @@ class ConsumerControl(Protocol):
     def generation(self) -> tuple[str, int]:
         """The member id, empty while it has none, and the group's generation."""
 
-    def caught_up_ms(self, tp: TP) -> int | None:
-        """When (wall clock, ms) the broker last reported nothing beyond our position; None if there is more."""
+    def caught_up_ms(self, tp: TP, offset: int) -> int | None:
+        """When (wall clock, ms) the broker last reported nothing at `offset` or beyond; None if there is more, or if
+        the consumer is elsewhere."""
 
 
 Opener = Callable[[int, threading.Event, Callable[[Task, TaskOutcome], None], Callable[[], None]], Task]
@@ -267,7 +268,7 @@ class TaskManager:
             return
         if now - max(reader.last_record_s, reader.idle_reported_s) < timeout:
             return
-        evidence = self.consumer.caught_up_ms(TP(*lane))
+        evidence = self.consumer.caught_up_ms(TP(*lane), reader.offset)
         # A clock that was set back makes old evidence one of the future.
         if evidence is not None and abs(time.time() - evidence / 1000) < EVIDENCE_S:
             reader.idle_reported_s = now

@@ -122,7 +122,7 @@ class Kafka:
         """It has joined."""
         return "member", 1
 
-    def caught_up_ms(self, tp: TP) -> int | None:
+    def caught_up_ms(self, tp: TP, offset: int) -> int | None:
         """Nothing is known."""
         return None
 

@@ -13,6 +13,7 @@ from typing import Any
 import aiokafka
 import pytest
 from aiokafka.consumer.fetcher import FetchResult
+from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, Producer, TopicPartition
 from faust.types import TP
@@ -50,6 +51,32 @@ def test_fetches_that_find_little_are_not_repeated_at_once(size: int, gather_s: 
     asyncio.run(fetch())
     pauses = [b - a for a, b in itertools.pairwise(at)]
     assert (min(pauses) >= 0.9 * GATHER_S) == waits
+
+
+@pytest.mark.parametrize(
+    ("position", "highwater", "offset", "proves"),
+    [(5, 5, 5, True), (5, 5, 3, False), (5, 6, 5, False), (2, 5, 5, False), (None, 5, 5, False), (5, None, 5, False)],
+)
+def test_what_proves_that_a_partition_is_silent(
+    position: int | None, highwater: int | None, offset: int, proves: bool
+) -> None:
+    """The broker's answer about the end of the log is not about records that the consumer has read already and that its
+    reader, which wants to go on at `offset`, has not got."""
+    at = aiokafka.TopicPartition("a", 0)
+    consumer: Any = transport.Consumer.__new__(transport.Consumer)
+
+    async def asked() -> None:
+        state = TopicPartitionState(None)
+        if position is not None:
+            state.seek(position)
+        state.highwater, state.timestamp = highwater, 1_700_000_000_000
+        assignment = SimpleNamespace(tps={at}, state_value={at: state}.get)
+        subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+        consumer._thread = SimpleNamespace(_consumer=SimpleNamespace(_subscription=subscription))
+        assert consumer.caught_up_ms(TP("a", 0), offset) == (1_700_000_000_000 if proves else None)
+        assert consumer.caught_up_ms(TP("a", 1), offset) is None, "it is not assigned"
+
+    asyncio.run(asked())
 
 
 async def fetch_all(bootstrap: str, topic: str, start: int, end: int, fetch_bytes: int) -> list[RecordBatch]:

@@ -17,7 +17,7 @@ from faust.types import TP
 from schemas.errors import BrokerError, WeirError
 from schemas.language.program import parse_program
 from services.delivery.sink import Aborted, Fenced
-from services.kafka.topics import OutputTopics
+from services.kafka.topics import Lane, OutputTopics
 from services.placement.tasks import Layout
 from services.process.metrics import WorkerMetrics
 from services.process.security import KafkaClients
@@ -25,7 +25,7 @@ from services.process.settings import WorkerSettings
 from services.spill.block_store import SpillError
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.task import Task
-from services.worker.assignment import TaskProgress
+from services.worker.assignment import PartitionReader, TaskProgress
 from services.worker.health_problem import ANY_COMMIT, HealthProblem
 from services.worker.task_manager import SETTLE_S, TaskManager
 
@@ -86,7 +86,7 @@ class Member:
         """It has joined."""
         return "member", 1
 
-    def caught_up_ms(self, tp: TP) -> int | None:
+    def caught_up_ms(self, tp: TP, offset: int) -> int | None:
         """Nothing is known."""
         return None
 
@@ -96,11 +96,14 @@ def fail(error: BaseException) -> None:
 
 
 def task_manager_of(
-    open_task: Callable[..., Task], fatal: Callable[[BaseException], None] = fail, partitions: int = 1
+    open_task: Callable[..., Task],
+    fatal: Callable[[BaseException], None] = fail,
+    partitions: int = 1,
+    idle_timeout_ms: int | None = None,
 ) -> TaskManager:
     """A task manager that may get a task per partition."""
     (query,) = parse_program(QUERY).queries
-    settings = WorkerSettings(KafkaClients("localhost:1"), "g")
+    settings = WorkerSettings(KafkaClients("localhost:1"), "g", idle_timeout_ms=idle_timeout_ms)
     outputs = OutputTopics("out", "out.late", "out.dead", {}, {})
     streams = streams_by_topic(query.streams())
     spec = TaskSpec(query, None, streams, "f", "c", outputs, settings)
@@ -379,3 +382,33 @@ def test_a_task_that_is_taken_away_meanwhile_is_not_opened_again() -> None:
         await task_manager.close()
 
     asyncio.run(moved())
+
+
+class AtTheEnd(Member):
+    """A consumer that has read the partition to its end, offset 5."""
+
+    def caught_up_ms(self, tp: TP, offset: int) -> int | None:
+        """The broker has just said so."""
+        return int(time.time() * 1000) if offset == 5 else None
+
+
+def test_a_partition_is_not_idle_while_its_records_are_on_their_way() -> None:
+    """The consumer had read on to the end, and the task had yet to be given the records. They were late by then."""
+    idle: list[Lane] = []
+    task: Any = SimpleNamespace(paused=frozenset(), mark_idle=idle.append)
+
+    def open_task(*given: object) -> Task:
+        raise BrokerError("not yet")
+
+    async def checked() -> None:
+        task_manager = task_manager_of(open_task, idle_timeout_ms=1_000)
+        task_manager.consumer = AtTheEnd()
+        reader = PartitionReader(3, last_record_s=100.0)
+        task_manager._check_idle(task, ("l", 0), reader, 102.0)
+        assert idle == []
+        reader.offset = 5
+        task_manager._check_idle(task, ("l", 0), reader, 102.0)
+        assert idle == [("l", 0)]
+        await task_manager.close()
+
+    asyncio.run(checked())
