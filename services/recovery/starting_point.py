@@ -27,7 +27,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from schemas.errors import StateError
+from schemas.errors import BrokerError, StateError
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
 from schemas.timestamps import format_progress
 from services.kafka.topics import Lane
@@ -138,6 +138,7 @@ def plan_recovery(
 
     Raises:
         StateError: to continue could lose or repeat results.
+        BrokerError: this worker does not know all partitions of the task yet.
     """
     if not committed:
         return _fresh(streams, snapshot, cluster, log, from_latest, from_beginning)
@@ -150,6 +151,13 @@ def plan_recovery(
             f"no committed offset for {_shown(added)}, though the task's commit {newest.epoch} covered "
             f"{newest.partitions} partitions: offsets expired or were deleted; give the query a new group (--group) "
             "to start anew"
+        )
+    if len(streams) < newest.partitions:
+        # A task's partitions only become more. If this one went on without some, its watermark would not wait for them.
+        raise BrokerError(
+            f"the task's commit {newest.epoch} covered {newest.partitions} partitions, and this worker knows "
+            f"{len(streams)}: it waits until Kafka shows it the others; if a topic was made anew with fewer, give the "
+            "query a new group (--group) to start anew"
         )
     notes: list[str] = []
     _check_tables(newest, tables or {}, emits_changes, notes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import StateError
+from schemas.errors import BrokerError, StateError
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
 from services.recovery.starting_point import Committed, RecoveryPlan, Snapshot, plan_recovery
 
@@ -107,6 +107,16 @@ def test_an_added_partition_is_read_from_its_start() -> None:
     found = plan({A: committed(100, 40, partitions=1)}, log={A: (0, 1000), B: (3, 1000)})
     assert (found.lanes[B].offset, found.lanes[B].replay_end) == (3, 3)
     assert found.lanes[A].replay_end == 100
+
+
+def test_a_task_waits_for_partitions_that_its_worker_does_not_know_yet() -> None:
+    """Another worker had seen the third partition. This one went on without it: its watermark passed that partition's
+    tuples, which were late when it saw them."""
+    grown = {A: committed(100, 40, partitions=2, epoch=4), B: committed(200, 150, partitions=3)}
+    with pytest.raises(BrokerError, match="commit 5 covered 3 partitions, and this worker knows 2: it waits"):
+        plan(grown)
+    with pytest.raises(BrokerError, match="covered 3 partitions"):
+        plan(grown, snapshot(900, 80, 190), accept_loss=True)
 
 
 def test_a_lost_commit_is_refused() -> None:
