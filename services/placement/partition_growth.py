@@ -9,6 +9,9 @@ then, and go to the late topic.
 With PARTITION BY there is one task per partition. A key whose records now go to another partition does not join its
 earlier records. The topics must have equal counts again before the new partitions are read. A distributed query has
 internal topics and commits for its first partition counts, so its workers end with an error.
+
+**Limit.** Nothing tells a worker that starts later which partitions were added. With PARTITION BY and `--from latest`,
+if no other worker has opened the task of a new partition before, such a worker begins at the partition's end.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 `services.worker.task_opener` calls `plan_recovery` or `plan_handover`. There are four ways to start, with one outcome:
 the task stands exactly where the last commit left it.
 
-- *fresh*: nothing is committed; read from the start (or the end) of the log.
+- *fresh*: nothing is committed; read from the start of the log, or from its end. A task that begins at the end commits
+  at once where that was (`services.task.commits`).
 - *snapshot*: load the blocks on disk. They hold all tuples before the snapshot's cut, which is at or before the
   committed cut. Then read the log again from the snapshot's offsets, and take only tuples with ts at or after its cut:
   the others are in the blocks.

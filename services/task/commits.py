@@ -17,6 +17,7 @@ from schemas.messages.commits import Commit
 from schemas.messages.control import DELIVERING
 from services.delivery.epoch_output import BlockRecord, Delivery
 from services.kafka.topics import Lane
+from services.process.settings import Start
 from services.recovery.starting_point import Snapshot
 from services.task.block_lane import BlockLane
 from services.task.context import TaskContext
@@ -41,6 +42,8 @@ class Committer:
         committed_cut: event time up to which results are committed.
         committed_pending: pending pairs of tuples, as of the last commit.
         last_commit: when the last successful commit began, in monotonic seconds.
+        start_unrecorded: whether the task began at the end of the log and has committed nothing yet. Its next
+            incarnation would begin at a later end, and never read what has arrived in between.
     """
 
     def __init__(self, context: TaskContext) -> None:
@@ -49,6 +52,7 @@ class Committer:
         self.committed_cut = recovery.cut
         self.committed_pending = 0
         self.last_commit = time.monotonic()
+        self.start_unrecorded = recovery.source == "fresh" and context.spec.settings.start is Start.LATEST
         self._context = context
         self._streams = context.streams
         self._epoch_number = recovery.epoch
@@ -107,6 +111,7 @@ class Committer:
     def _note_commit(self, began: float) -> None:
         context = self._context
         self.last_commit = began
+        self.start_unrecorded = False
         self.committed = {key: lane.position for key, lane in context.lanes.items()}
         self.committed_cut = context.engine.cut
         self.committed_pending = context.program.pending_pairs

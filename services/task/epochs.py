@@ -177,8 +177,9 @@ class EpochLoop:
         delivering = has_results or answering or bool(context.rejected.records) or context.program.has_output()
         # Cleanup can reduce the backlog without producing results.
         cleaned_up = context.program.pending_pairs != committer.committed_pending
-        moved = committer.moved() or cleaned_up or context.changes.ownership_in_doubt
-        due = final or now - committer.last_commit >= context.spec.settings.commit_ms / 1000
+        begins = committer.start_unrecorded
+        moved = committer.moved() or begins or cleaned_up or context.changes.ownership_in_doubt
+        due = final or begins or now - committer.last_commit >= context.spec.settings.commit_ms / 1000
         self._ended = self._ends()
         if self._ended:  # the next plan's tasks wait for this commit
             committer.deliver(commit=True, ending=True)

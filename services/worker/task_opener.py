@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,7 @@ class ActivePlan:
         group: the consumer group of that version.
         spec: of the whole query.
         plan_version: of a distributed query; None for any other.
+        first_counts: partition counts of the input topics when the worker started.
     """
 
     version: int
@@ -66,6 +67,12 @@ class ActivePlan:
     layout: Layout | DistributedLayout
     spec: TaskSpec
     plan_version: PlanVersion | None = None
+    first_counts: Mapping[str, int] = field(default_factory=dict)
+
+    def added(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """The partitions that were added while the worker ran."""
+        counts = self.first_counts
+        return [(topic, number) for topic, number in lanes if topic in counts and number >= counts[topic]]
 
 
 class TaskOpener:
@@ -287,7 +294,11 @@ class TaskOpener:
             log=log,
             from_latest=self._active.spec.settings.start is Start.LATEST,
             accept_loss=self._accept_loss,
-            from_beginning=[*self._kind.internal_input(number), *_of_tables(spec, lanes)],
+            from_beginning=[
+                *self._kind.internal_input(number),
+                *_of_tables(spec, lanes),
+                *self._active.added(lanes),
+            ],
             tables=spec.tables.contents,
             emits_changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
         )

@@ -143,6 +143,7 @@ class Worker:
         self._spilled: StateDir | None = None
         self._versions: PlanVersions | None = None
         self._partitions: dict[str, int] = {}
+        self._first_counts: dict[str, int] = {}
         self._control: ControlLog | None = None
         self._preparation: Preparation | None = None
         self._scratch = Path()
@@ -157,7 +158,7 @@ class Worker:
         Raises:
             WeirError: why the worker could not continue.
         """
-        counts = self._partitions = self._inputs()
+        counts = self._partitions = self._first_counts = self._inputs()
         if not self._group:
             self._register_results()
         if self._stopped.is_set():
@@ -478,7 +479,8 @@ class Worker:
             encoders=self._encoders,
             group=self._group_work(outputs, layout.sinks) if self._group else None,
         )
-        return ActivePlan(0 if version is None else version.number, group, layout, spec, version)
+        number = 0 if version is None else version.number
+        return ActivePlan(number, group, layout, spec, version, self._first_counts)
 
     def _feedback_log(self, active: ActivePlan) -> FeedbackLog | None:
         """Start to read the feedback topic of a distributed query; None if there is none."""

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faust.types import TP
 
@@ -22,7 +22,7 @@ from services.kafka.topics import Lane, OutputTopics
 from services.process.logs import get_log
 from services.process.metrics import WorkerMetrics
 from services.process.security import KafkaClients
-from services.process.settings import WorkerSettings
+from services.process.settings import Start, WorkerSettings
 from services.program.migrations import PlanChanges, StartingPlan, TaskMigrations
 from services.program.query_program import QueryProgram
 from services.recovery.snapshots import SnapshotWriter
@@ -69,7 +69,8 @@ class Row:
 
 
 class Kafka:
-    """Takes what tasks deliver, unless it stands still or refuses; and their group's consumer."""
+    """Takes what tasks deliver, unless it stands still or refuses; and their group's consumer. `end` is that of each
+    partition's log."""
 
     incarnation = "one"
 
@@ -79,6 +80,7 @@ class Kafka:
         self.deliveries: list[Delivery] = []
         self.refuses = False
         self.offsets: dict[Lane, Committed] = {}
+        self.end = 1_000
         self.give_up = threading.Event()
 
     # As a task's sink.
@@ -137,11 +139,12 @@ def open_task(
     changes: PlanChanges | None = None,
     engine: Engine | None = None,
     snapshots: SnapshotWriter | None = None,
+    start: Start = Start.EARLIEST,
 ) -> Task:
     """A task of `SPEC` that goes on from what is committed; without `changes` nobody asks for any, without `snapshots`
     none are written. A given `engine` is fresh, and runs `QUERY`."""
     kafka.give_up = give_up
-    context = make_context(kafka, executor, metrics, changes, engine, snapshots)
+    context = make_context(kafka, executor, metrics, changes, engine, snapshots, start)
     return Task(context, give_up, changed, ended)
 
 
@@ -152,6 +155,7 @@ def make_context(
     changes: PlanChanges | None = None,
     engine: Engine | None = None,
     snapshots: SnapshotWriter | None = None,
+    start: Start = Start.EARLIEST,
 ) -> TaskContext:
     """What a task consists of; see `open_task`."""
     recovery = plan_recovery(
@@ -160,12 +164,12 @@ def make_context(
         cluster="c",
         committed=kafka.committed(LANES),
         snapshot=None,
-        log=dict.fromkeys(LANES, (0, 1_000)),
-        from_latest=False,
+        log=dict.fromkeys(LANES, (0, kafka.end)),
+        from_latest=start is Start.LATEST,
         accept_loss=False,
     )
-    log, own = get_log("test"), metrics.of("0")
-    lanes = make_lanes(SPEC, recovery, log)
+    spec, log, own = replace(SPEC, settings=replace(SETTINGS, start=start)), get_log("test"), metrics.of("0")
+    lanes = make_lanes(spec, recovery, log)
     engine = engine or Engine(QUERY, partitions=partitions_of(lanes), clock=time.monotonic)
     changes = changes or TaskMigrations(
         engine,
@@ -180,6 +184,6 @@ def make_context(
         log=log,
         metrics=own,
     )
-    program = QueryProgram(SPEC, SPEC.query, engine, changes, recovery.cut, lambda found, version: None)
+    program = QueryProgram(spec, spec.query, engine, changes, recovery.cut, lambda found, version: None)
     snapshots = snapshots or SnapshotWriter(None, executor, 10_000, log, own)
-    return TaskContext(SPEC, 0, recovery, lanes, program, changes, kafka, None, snapshots, log, own)
+    return TaskContext(spec, 0, recovery, lanes, program, changes, kafka, None, snapshots, log, own)

@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import orjson
+import pytest
 
 from operators.engine.engine import Engine
 from operators.state.checkpoint import Checkpoint
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
 from services.process.metrics import WorkerMetrics
+from services.process.settings import Start
 from services.program.migrations import PlanChanges
 from services.recovery.starting_point import Snapshot
 from tests.broker_fixture import wait_until
@@ -76,6 +78,46 @@ def test_an_earlier_horizon_commits_all_partitions() -> None:
         assert kafka.deliveries[-1].offsets.keys() == set(LANES)
         task.abandon()
         assert task.join(30)
+
+
+class Epochs(PlanChanges):
+    """Counts the task's epochs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def observe(self) -> None:
+        """One more is over."""
+        self.count += 1
+
+
+@pytest.mark.parametrize("start", [Start.LATEST, Start.EARLIEST])
+def test_a_start_at_the_end_of_the_log_is_recorded(start: Start) -> None:
+    """Nothing was committed before the first record. Whatever arrived while such a task died or moved to another worker
+    was never read, and nobody was told. A start at the beginning needs no record: it does not move."""
+    kafka, latest = Kafka(), start is Start.LATEST
+    with ThreadPoolExecutor(1) as executor:
+        for life in range(2):
+            changes, before = Epochs(), len(kafka.deliveries)
+            task = open_task(
+                kafka,
+                executor,
+                WorkerMetrics("out"),
+                threading.Event(),
+                lambda task, outcome: None,
+                changes=changes,
+                start=start,
+            )
+            assert task.recovery.source == ("window" if latest and life else "fresh")
+            first = {lane: lane_start.offset for lane, lane_start in task.recovery.lanes.items()}
+            assert first == dict.fromkeys(LANES, 1_000 if latest else 0)
+            task.start()
+            wait_until(lambda changes=changes: changes.count > 5, "some epochs are over")
+            task.abandon()
+            assert task.join(30)
+            assert len(kafka.deliveries) - before == (latest and not life), "nothing is committed twice"
+            kafka.end += 500
+    assert {lane: committed(kafka, lane) for lane in LANES} == dict.fromkeys(LANES, 1_000 if latest else 0)
 
 
 class Due:
