@@ -307,7 +307,7 @@ class _Decomposition:
         ordinals of its elements of unnested arrays."""
         stream = self.query.source(alias).stream
         arrays = stream.unnested if isinstance(stream, Stream) else ()
-        names = (POSITION, *(array.column(ORDINAL) for array in arrays))
+        names = (_position_name(stream), *(array.column(ORDINAL) for array in arrays))
         return tuple(ColumnRef(alias, name, Type.BIGINT) for name in names)
 
     def _traced(self, node: Plan) -> list[Join]:
@@ -427,7 +427,7 @@ class _Decomposition:
                 alias = side.aliases[0]
                 for field in self.query.source(alias).stream.fields:
                     renamed[ColumnRef(alias, field.name, field.type)] = ColumnRef(name, field.name, field.type)
-                renamed[ColumnRef(alias, POSITION, Type.BIGINT)] = ColumnRef(name, given.position, Type.BIGINT)
+                renamed[ColumnRef(alias, given.position, Type.BIGINT)] = ColumnRef(name, given.position, Type.BIGINT)
             else:
                 renamed |= _on_edge(name, given.edge)
             if isinstance(side, Leaf):
@@ -563,12 +563,9 @@ class _Decomposition:
         inputs |= _tables(lookups)
         wanted: dict[str, Output] = {}
         for edge in outputs:
-            given = inputs[self.query.source(edge.aliases[0]).stream.name]
             for column in (*edge.columns, *(c for expr in edge.predicates for c in columns_of(expr))):
                 if column.name != "_ts":
-                    name = given.position if column.name == POSITION else column.name
-                    expr = ColumnRef(column.alias, name, column.type)
-                    wanted.setdefault(output_name(column), Output(output_name(column), expr))
+                    wanted.setdefault(output_name(column), Output(output_name(column), column))
         sources = tuple(
             Source(source.alias, inputs[source.stream.name].stream, self._read_back(source))
             for source in self.original.sources
@@ -597,11 +594,17 @@ class _Decomposition:
         return DistributedOperator(str(self.plan), whole, self.plan, tasks, self.forward, given, ())
 
 
-def _with_position(source: Stream | Table) -> OperatorInput:
-    """Return the input for a source that is read directly."""
+def _position_name(source: Stream | Table) -> str:
+    """Return what the column of positions is called: as no declared column of the source is."""
     name = POSITION
     while source.field(name) is not None:
         name += "@"
+    return name
+
+
+def _with_position(source: Stream | Table) -> OperatorInput:
+    """Return the input for a source that is read directly."""
+    name = _position_name(source)
     return OperatorInput(replace(source, fields=(*source.fields, Field(name, Type.BIGINT))), None, name)
 
 

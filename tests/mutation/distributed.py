@@ -21,7 +21,7 @@ PLACED: dict[str, tuple[tuple[str, str], ...]] = {
         ("{stream.topic, *(one.table.topic for one in self.query.lookups_of(stream.name))}", "{stream.topic}"),
         ("sorted((sorted(streams, key=order) for _, streams in found)", "sorted((streams for _, streams in found)"),
         ('if self.original.source(alias).window.kind == "ROWS":', "if False:"),
-        ("(POSITION, *(array.column(ORDINAL) for array in arrays))", "(POSITION,)"),
+        ("(_position_name(stream), *(array.column(ORDINAL) for array in arrays))", "(_position_name(stream),)"),
         ("if self.counted and (self.query.subtracted or self.query.aggregation is not None):", "if False:"),
         ('return Window("RANGE", life + self.beyond)', 'return Window("RANGE", 0)'),
         ("channels = 1 if self.forward else producers", "channels = producers"),

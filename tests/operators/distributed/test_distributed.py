@@ -598,6 +598,29 @@ def test_an_alias_with_a_dot_does_not_take_the_column_of_another_source(budget: 
     assert canonical(found) == canonical(expected)
 
 
+@pytest.mark.parametrize("split", [1, 2])
+def test_a_declared_column_may_be_called_as_that_of_positions(split: int) -> None:
+    """A result had a record's position in the log instead of the value of a column "@position", whether a join reads
+    the stream itself or an intake does."""
+    fields = "at TIMESTAMP) WITH (timestamp = 'at');"
+    (query,) = parse_program(
+        f'CREATE STREAM a (id BIGINT, "@position" BIGINT, {fields} '
+        f'CREATE STREAM b (id BIGINT, "@position" STRING, "@position@" BIGINT, {fields} '
+        f"CREATE STREAM c (id BIGINT, {fields} "
+        'SELECT A."@position" AS x, B."@position" AS y, B."@position@" AS z, C.id AS n FROM a A, b B, c C '
+        'WINDOW RANGE 1 HOUR WHERE A.id = B.id AND A.id = C.id AND A."@position" > 5'
+    ).queries
+    rows = {
+        "a": [[{"id": 1, "@position": 10, "at": 0}]],
+        "b": [[{"id": 1, "@position": "ten", "@position@": 20, "at": 1}]],
+        "c": [[{"id": 1, "at": n} for n in range(2, 5)]],
+    }
+    chain = Chain(query, parse_plan("((A B) C)", query), rows, split)
+    chain.finish()
+    expected = [{"x": 10, "y": "ten", "z": 20, "n": 1, "_ts": n} for n in range(2, 5)]
+    assert canonical(merged(chain.results())) == canonical(expected)
+
+
 def test_blocks_are_cut_where_their_rows_fill_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """They had as many rows as fit on average: a few long ones together exceeded what Kafka takes."""
     monkeypatch.setattr(route, "BLOCK_BYTES", 100)
