@@ -50,6 +50,11 @@ class StateError(WeirError):
     """Durable state cannot be read or written: disk full, corrupt block, foreign snapshot."""
 
 
+class SpillError(StateError):
+    """Spilled state cannot be written or read: the disk is full or fails, or a block is missing or damaged. A task that
+    begins again does without it."""
+
+
 class NewerFormatError(WeirError):
     """A newer Weir has written this durable state: upgrade this Weir. It is not a `StateError`, because handlers
     of that error skip or rebuild unreadable state, and state of a newer Weir must stay untouched."""

@@ -19,6 +19,7 @@ from operators.spill.block_store import BlockStore
 from operators.state.sources import Sources
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.columns import I64, Batch, Column, Mask
+from schemas.errors import SpillError, StateError
 from schemas.query import Type, qualified
 
 ROW = ""
@@ -115,7 +116,11 @@ class PieceReader:
         return shared.slice(first.begin, first.begin + rows)
 
     def _block(self, key: str) -> Batch:
-        return decode_block(self._blocks.get(key), f"spilled block {key}").batch
+        raw = self._blocks.get(key)
+        try:
+            return decode_block(raw, f"spilled block {key}").batch
+        except StateError as error:
+            raise SpillError(str(error)) from None
 
 
 def _runs(pieces: Iterable[SpilledPiece]) -> Iterator[tuple[SpilledPiece, int]]:

@@ -30,14 +30,9 @@ import numpy as np
 from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch, WriteOptions
 
 from operators.kernels.pages import Pages
-from schemas.errors import StateError
+from schemas.errors import SpillError
 from schemas.messages.formats import check_format
 from services.files.rocks_store import RocksStore, block_options, scan
-
-
-class SpillError(StateError):
-    """The spill store fails, or does not hold a block that was put into it."""
-
 
 FORMAT = 1
 BUFFER_BYTES = 2 << 20

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from operators.data.watermark import END
-from schemas.errors import StateError
+from schemas.errors import SpillError, StateError
 from services.formats.schema_registry import SchemaUnavailable
-from services.spill.block_store import SpillError
 from services.task.alignment import Alignment
 from services.task.block_lane import BlockLane
 from services.task.context import TaskContext

@@ -33,13 +33,14 @@ from operators.plan.plan import Plan, parse_plan
 from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import DEFAULT_STRATEGY
 from schemas.codecs.encode import Encoded
+from schemas.errors import SpillError
 from schemas.messages.spills import SpillEvent
 from schemas.query import Query
 from schemas.sizes import MAX_BYTES
 from services.delivery.epoch_output import BlockRecord
 from services.kafka.topics import Lane
 from services.process.logs import get_log
-from services.spill.block_store import SpillError, SpillStore
+from services.spill.block_store import SpillStore
 from services.spill.budget import waiting_tuples
 from services.spill.productivity_link import ProductivityLink
 from services.spill.spill_log import SpillLog

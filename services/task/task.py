@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from schemas.errors import BrokerError, StateError
+from schemas.errors import BrokerError, SpillError
 from services.delivery.sink import Aborted, Fenced
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
@@ -207,9 +207,8 @@ class Task:
             outcome = TaskOutcome(TaskEnd.REREAD, error)
         except SnapshotDamaged as error:
             outcome = TaskOutcome(TaskEnd.SNAPSHOT_DAMAGED, error)
-        except StateError as error:
-            # Only spilling reads and writes durable state in this thread; another thread writes snapshots.
-            outcome = TaskOutcome(TaskEnd.FAILED if self._context.spill is None else TaskEnd.SPILL_FAILED, error)
+        except SpillError as error:
+            outcome = TaskOutcome(TaskEnd.SPILL_FAILED, error)
         except BaseException as error:
             outcome = TaskOutcome(TaskEnd.FAILED, error)
         finally:

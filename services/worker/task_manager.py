@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from faust.types import TP
 
-from schemas.errors import BrokerError, WeirError
+from schemas.errors import BrokerError, SpillError, WeirError
 from services.delivery.sink import Aborted, Fenced
 from services.kafka.records import RecordBatch
 from services.kafka.topics import Lane
@@ -33,7 +33,6 @@ from services.placement.distributed import DistributedLayout
 from services.placement.tasks import Layout
 from services.process.logs import Log, get_log
 from services.process.metrics import WorkerMetrics
-from services.spill.block_store import SpillError
 from services.task.spec import TaskEnd, TaskOutcome, TaskSpec
 from services.task.task import Task
 from services.worker.assignment import PartitionReader, TaskAssignment, shown_lanes

@@ -19,7 +19,7 @@ from operators.spill.spilling import MemoryBudget
 from operators.spill.strategies import STRATEGIES
 from schemas.codecs.blocks import decode_block
 from schemas.columns import Batch, Column
-from schemas.errors import StateError
+from schemas.errors import SpillError
 from schemas.language.program import parse_program
 from schemas.query import Query, Type
 from tests.feeding import to_rows
@@ -179,13 +179,14 @@ def test_groups_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert blocks.stored == {}
 
 
-def test_a_damaged_block_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_block_is_an_error() -> None:
+    """As one of the disk: the task rebuilds its state from its input."""
     of, blocks = query("endless"), MemoryBlocks()
     task = Engine(of, plan=parse_plan(PLANS[0], of), budget=MemoryBudget(30_000, "bottom-up"), blocks=blocks)
     feed(task)
     key = blocks.keys("")[0]
     blocks.stored[key] = blocks.stored[key][:-1] + bytes([blocks.stored[key][-1] ^ 1])
-    with pytest.raises(StateError, match=f"spilled block {key} is damaged: checksum"):
+    with pytest.raises(SpillError, match=f"spilled block {key} is damaged: checksum"):
         task.clean()
 
 

@@ -18,9 +18,9 @@ from operators.kernels.pages import MAPPED_FROM, RingMemory, zeroed
 from operators.spill.block_store import BlockStore
 from schemas.codecs.blocks import decode_block, encode_block
 from schemas.columns import Batch, Column
-from schemas.errors import StateError
+from schemas.errors import SpillError, StateError
 from schemas.query import Type
-from services.spill.block_store import BUFFER_BYTES, SpillError, SpillStore
+from services.spill.block_store import BUFFER_BYTES, SpillStore
 from tests.operators.spill.memory_blocks import MemoryBlocks
 
 ROOT = Path(__file__).parents[3]
@@ -196,7 +196,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from services.spill.block_store import SpillError, SpillStore
+from services.spill.block_store import SpillStore
 store = SpillStore(Path(sys.argv[1]))
 for number in range(100):
     store.put(f"{number:03d}", np.random.default_rng(number).bytes(256 << 10))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 import resource
+import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +21,21 @@ from operators.spill.spilling import MemoryBudget
 from schemas.codecs.encode import encode_results
 from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
+from schemas.errors import SpillError, StateError
 from schemas.language.program import parse_program
 from schemas.messages.spills import decode_events
 from schemas.query import CLEANUP_PHASE, Query
 from services.delivery.epoch_output import BlockRecord
+from services.process.metrics import WorkerMetrics
+from services.program.migrations import PlanChanges
 from services.program.result_output import encode_pieces
-from services.spill.block_store import SpillError
 from services.spill.spill_log import LogRecord, SpillLog
+from services.task.spec import TaskEnd, TaskOutcome
 from services.task.spill import MAX_REST_S, SpillStart, TaskSpill
+from services.task.task import Task
 from tests import oracle
 from tests.feeding import to_batch
+from tests.services import one_task
 from tests.worker_harness import Row, canonical, in_time, unmarked
 
 QUERY = """
@@ -256,3 +263,40 @@ def test_what_the_last_cleanup_has_produced_is_committed(tmp_path: Path) -> None
     assert len(found) == 1
     assert spill.commit() == ([], [])
     spill.close()
+
+
+class Failing(PlanChanges):
+    """Raises an error in the task's thread."""
+
+    def __init__(self, error: StateError) -> None:
+        self._error = error
+
+    def look(self, committed: float, now: float) -> None:
+        """Raise it."""
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (SpillError("spilled block 0/1/0 is damaged"), TaskEnd.SPILL_FAILED),
+        (StateError("record weir-out.1.a[0]@7 is no block of intermediate results"), TaskEnd.FAILED),
+    ],
+)
+def test_only_spilled_state_that_fails_is_tried_again(error: StateError, end: TaskEnd, tmp_path: Path) -> None:
+    """With a memory budget, another program's record in an internal topic counted as a broken disk: the task began
+    again for ever, and the worker's log advised to look after the disk."""
+    budget = MemoryBudget(2_000, "bottom-up", groups=4)
+    start = SpillStart(budget, tmp_path, SpillLog(LANE, budget.groups, [], 0))
+    partitions = {name: [partition] for name, partition in one_task.LANES}
+    engine = Engine(one_task.QUERY, partitions=partitions, budget=budget, blocks=start.blocks, clock=time.monotonic)
+    outcomes: list[TaskOutcome] = []
+    with ThreadPoolExecutor(1) as executor:
+        kafka = one_task.Kafka()
+        context = one_task.make_context(kafka, executor, WorkerMetrics("out"), Failing(error), engine)
+        context.spill = TaskSpill(start, engine, 0, list)
+        task = Task(context, threading.Event(), lambda: None, lambda _, outcome: outcomes.append(outcome))
+        task.start()
+        assert task.join(60)
+    assert outcomes == [TaskOutcome(end, error)]
+    assert not start.blocks.path.exists()

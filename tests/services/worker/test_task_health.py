@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from faust.types import TP
 
-from schemas.errors import BrokerError, WeirError
+from schemas.errors import BrokerError, SpillError, WeirError
 from schemas.language.program import parse_program
 from services.delivery.sink import Aborted, Fenced
 from services.kafka.topics import Lane, OutputTopics
@@ -22,7 +22,6 @@ from services.placement.tasks import Layout
 from services.process.metrics import WorkerMetrics
 from services.process.security import KafkaClients
 from services.process.settings import WorkerSettings
-from services.spill.block_store import SpillError
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.task import Task
 from services.worker.assignment import PartitionReader, TaskProgress
