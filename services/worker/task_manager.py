@@ -325,11 +325,15 @@ class TaskManager:
 
     async def _open(self, assignment: TaskAssignment, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        # Former tasks of this number hold the state table until their threads have ended.
-        for former in [task for task in self._ending if task.number == assignment.number]:
-            await self._end(former)
         if unwanted := [ending for ending, number in self._unwanted.items() if number == assignment.number]:
             await asyncio.wait(unwanted)
+        # Former tasks of this number hold the state table until their threads have ended, however long that takes.
+        for former in [task for task in self._ending if task.number == assignment.number]:
+            await self._end(former)
+            while not former.join(0):
+                assignment.no_task_reason = "the thread of its former incarnation has not ended yet"
+                await asyncio.sleep(SETTLE_POLL_S)
+            self._ending.discard(former)
         give_up = threading.Event()
         opened = self._loop.run_in_executor(
             self._threads, self._open_task, assignment.number, give_up, self._on_end, self._on_change
@@ -510,18 +514,21 @@ class TaskManager:
             await self._end(task)
 
     async def _end(self, task: Task) -> None:
+        """End a task. If its thread does not end in time, the next task of its number will wait for that."""
         task.finish()
         if not await self._settled(lambda: task.join(0)):
             self._log.warning("task did not end in time; its open epoch is given up", task=task.number)
             task.abandon()
-            await self._settled(lambda: task.join(0))
+            if not await self._settled(lambda: task.join(0)):
+                self._ending.add(task)
 
     async def close(self) -> None:
         """End all tasks, delivering their open epochs."""
         self._closing = True
         assignments, self._assignments = list(self._assignments.values()), {}
+        ending = list(self._ending)
         await asyncio.gather(*(self._drop_assignment(assignment) for assignment in assignments))
-        for task in list(self._ending):
+        for task in ending:
             await self._end(task)
         if self._unwanted:
             await asyncio.wait(self._unwanted, timeout=SETTLE_S)

@@ -24,6 +24,7 @@ from services.process.security import KafkaClients
 from services.process.settings import WorkerSettings
 from services.task.spec import TaskSpec, streams_by_topic
 from services.task.task import Task
+from services.worker import task_manager as manager
 from services.worker.assignment import PartitionReader, TaskProgress
 from services.worker.health_problem import ANY_COMMIT, HealthProblem
 from services.worker.task_manager import SETTLE_S, TaskManager
@@ -411,3 +412,52 @@ def test_a_partition_is_not_idle_while_its_records_are_on_their_way() -> None:
         await task_manager.close()
 
     asyncio.run(checked())
+
+
+class StuckTask(EndingTask):
+    """A task that computes, and looks for nothing meanwhile."""
+
+    recovery = SimpleNamespace(lanes={})
+
+    def start(self) -> None:
+        """It runs."""
+
+    def abandon(self) -> None:
+        """It does not notice."""
+
+
+def test_a_task_waits_for_the_thread_of_its_former_incarnation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After twice SETTLE_S it was opened beside it: it found the state table locked, and had no disk until the next
+    restart."""
+    monkeypatch.setattr(manager, "SETTLE_S", 0.05)
+    may_end = threading.Event()
+    ended_before: list[bool] = []
+
+    def open_task(number: int, *given: object) -> Task:
+        ended_before.append(may_end.is_set())
+        if len(ended_before) == 1:
+            return cast(Task, StuckTask(number, threading.Event(), may_end))
+        raise Aborted("enough")
+
+    async def until(condition: Callable[[], bool]) -> None:
+        began = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began < 60
+            await asyncio.sleep(0)
+
+    async def moved() -> None:
+        task_manager = task_manager_of(open_task)
+        await task_manager.assigned([TP("l", 0)])
+        (first,) = task_manager.assignments()
+        await until(lambda: first.task is not None)
+        await task_manager.assigned([])
+        await task_manager.assigned([TP("l", 0)])
+        (second,) = task_manager.assignments()
+        await until(lambda: "former incarnation" in second.waits_for())
+        assert ended_before == [False]
+        may_end.set()
+        await until(lambda: len(ended_before) > 1)
+        assert ended_before[1]
+        await task_manager.close()
+
+    asyncio.run(moved())
