@@ -59,6 +59,7 @@ class GroupTasks(TaskKind):
             budget=None if spilled is None else spilled.budget,
             blocks=None if spilled is None else spilled.blocks,
         )
+        start.resources.callback(engine.leave_budget)
         spill = None
         if spilled is not None:
             spill = TaskSpill(spilled, engine, recovery.cut, lambda: late_results_of(engine, spec.encoders))

@@ -127,6 +127,7 @@ class OperatorTasks(TaskKind):
             productivity=productivity if part.operator.traced else None,
             clock=time.monotonic,
         )
+        start.resources.callback(engine.leave_budget)
         spill = None
         if spilled is not None:
             spill = TaskSpill(
@@ -152,6 +153,7 @@ class OperatorTasks(TaskKind):
         if settings.budget is not None:
             budget = task_budget(self._whole.query, settings.budget, feedback=settings.jit)
         engine = SourceIntake(query, partitions_of(lanes), recovery.cut, numbers, time.monotonic, former, budget)
+        start.resources.callback(engine.leave_budget)
         migrations = self._migrations(engine, start)
         program = IntakeProgram(part, engine, migrations, recovery.cut, self._publish(part, start))
         silence = self._silence(part, start, lanes)
@@ -161,7 +163,7 @@ class OperatorTasks(TaskKind):
         """What exchanges productivity with the other tasks."""
         if self._feedback is None:
             return None
-        return ProductivityLink(
+        link = ProductivityLink(
             own.exchange,
             self._feedback,
             query=self._whole.query.name,
@@ -170,6 +172,8 @@ class OperatorTasks(TaskKind):
             incarnation=start.incarnation,
             log=start.log,
         )
+        start.resources.callback(link.close)
+        return link
 
     def _migrations(self, engine: TaskEngine, start: TaskStart) -> DistributedMigrations:
         on_demand = any(edge.on_demand for edge in self._layout.part(start.number).operator.outputs)
@@ -206,7 +210,9 @@ class OperatorTasks(TaskKind):
         """What lets the task proceed while sources are silent; None without idle timeouts."""
         if self._feedback is None or not start.spec.settings.has_idle_timeout(self._whole.query):
             return None
-        return Silence(part, lanes, self._feedback)
+        silence = Silence(part, lanes, self._feedback)
+        start.resources.callback(silence.close)
+        return silence
 
     def _task_feedback(self, part: Part, start: TaskStart) -> TaskFeedback | None:
         """The feedback of a task; None if it exchanges none."""

@@ -56,6 +56,7 @@ class QueryTasks(TaskKind):
             blocks=None if spilled is None else spilled.blocks,
             clock=time.monotonic,
         )
+        start.resources.callback(engine.leave_budget)
         spill = None
         if spilled is not None:
             spill = TaskSpill(spilled, engine, recovery.cut, lambda: program.late_results(), lambda: str(engine.plan))
@@ -97,6 +98,7 @@ class QueryTasks(TaskKind):
         surveys = None
         if self._tasks > 1:
             surveys = SurveyLog(settings.clients, topics.statistics, query, start.number, self._tasks).start()
+            start.resources.callback(surveys.close)
         return Leader(
             engine,
             QueryCoordination(query, self._tasks, start.log),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from schemas.errors import InvariantError
@@ -37,6 +38,7 @@ class TaskStart:
         recovery: where the task starts.
         view: the control log up to this incarnation's `Opened`.
         spill: None without a memory budget and without pending results.
+        resources: what is released if the task cannot be built. A task that was built releases it when it ends.
     """
 
     number: int
@@ -48,6 +50,7 @@ class TaskStart:
     spill: SpillStart | None
     log: Log
     metrics: TaskMetrics
+    resources: ExitStack
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class TaskKind(ABC):
 
     @abstractmethod
     def build(self, start: TaskStart) -> TaskParts:
-        """Build a task: its engine first, then what uses the engine.
+        """Build a task: its engine first, then what uses the engine. What must be released goes into `start.resources`
+        at once, too.
 
         Raises:
             WeirError: the task cannot run, or not now (BrokerError).

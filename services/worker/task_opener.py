@@ -184,7 +184,7 @@ class TaskOpener:
             if spilled is not None:
                 resources.callback(spilled.close)
             repeats = self._known_repeats(spec, number, recovery, sink)
-            start = TaskStart(number, spec, incarnation, recovery, view, sink, spilled, log, metrics)
+            start = TaskStart(number, spec, incarnation, recovery, view, sink, spilled, log, metrics, resources)
             parts = self._kind.build(start)
             context = TaskContext(
                 spec,
