@@ -78,6 +78,7 @@ CONTROL: Mapping[str, control.ControlMessage] = {
     "member": control.MemberRecord(
         task=1, name="q", id="r1", text="SELECT 1", pick="p", began=5, ended=9, since={"A": 4}, error="no"
     ),
+    "member-slot": control.MemberRecord(task=1, name="q", id="r1", text="SELECT 1", began=5, ended=9, slot=2),
     "demanded": control.Demanded(topic="t", partition=3, need=7, suspend=b"12345678", resume=b"87654321"),
     "awaited": control.Awaited(topic="t", partition=3, until=7),
     "partition-totals": control.PartitionTotals(

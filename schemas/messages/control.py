@@ -300,6 +300,7 @@ class MemberRecord(_Message, frozen=True, kw_only=True, tag="member"):
         since: by alias, the least event time of tuples that the query reads; an alias is absent where the query reads
             all that its windows contain.
         error: why the group could not take the query.
+        slot: of a query that has ended, the number in the second key of its record; absent if that key has the id.
     """
 
     task: int
@@ -311,6 +312,7 @@ class MemberRecord(_Message, frozen=True, kw_only=True, tag="member"):
     ended: int | None = None
     since: dict[str, int] = {}
     error: str = ""
+    slot: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Measured(_Message, frozen=True, kw_only=True, tag="measured"):

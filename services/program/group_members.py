@@ -16,6 +16,11 @@ so may one of the same name that ended before it. These results are produced lik
 that has committed offsets but finds no record, not even of its own beginning, refuses to run: without the topic it
 cannot know its pending results.
 
+Kafka compacts the topic by key. The record of an ended query has a second key beside its name, which a new query may
+take: a *slot*. That is a number, and a later incarnation uses it again if no results of that query are pending when it
+starts. So the topic does not grow with every query that comes and goes. Without transactions, a former incarnation
+could still write to a slot that is used again. There the second key has the id of the registration.
+
 A new query should see the recent tuples that its windows cover, but the group may have kept less: no tuples that no
 query selects, no columns that no query reads, no windows that no query has. If the log still has these tuples, the task
 records that the query sees them, commits, and restarts (`RereadNeeded`); its next incarnation reads the longest window
@@ -25,11 +30,13 @@ has kept.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from operators.data.watermark import END
 from operators.groups.engine import EndedQuery, GroupEngine
 from schemas.errors import UsageError
 from schemas.messages.control import MemberRecord, RegisteredQuery, encode_control
@@ -60,21 +67,29 @@ class StartingQueries:
         known: the records that earlier incarnations have written; None if there was none.
         until: the cut of the last commit.
         registered: the registered queries; a task without earlier incarnations starts with those that do not wait.
+        delivered_before: event time before which earlier incarnations have delivered all results.
 
     Attributes:
         running: by name.
         unwritten: records that are still to be written.
         refused: ids of the queries that the group cannot run.
+        ended: the queries that ended in earlier incarnations and may have pending results.
+        slots: the slots of their records.
     """
 
     def __init__(
-        self, task: int, known: Iterable[MemberRecord] | None, until: int, registered: Iterable[WantedQuery]
+        self,
+        task: int,
+        known: Iterable[MemberRecord] | None,
+        until: int,
+        registered: Iterable[WantedQuery],
+        delivered_before: int = END,
     ) -> None:
         self.unwritten: list[MemberRecord] = []
         self.refused: set[str] = set()
         self.running: dict[str, RunningQuery] = {}
-        # Queries that ended in an earlier incarnation.
-        self._ended: list[RunningQuery] = []
+        self.ended: list[EndedQuery] = []
+        self.slots: set[int] = set()
         if known is None:
             self.unwritten.append(MemberRecord(task=task, name=BEGAN, id="", text=""))
             for wanted in registered:
@@ -91,12 +106,12 @@ class StartingQueries:
             elif member.name != BEGAN:
                 if member.ended is not None and member.ended > until:
                     member = msgspec.structs.replace(member, ended=None)
-                query_of_member = pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
-                known_query = RunningQuery(member, query_of_member)
                 if member.ended is None:
-                    self.running[member.name] = known_query
-                else:
-                    self._ended.append(known_query)
+                    self.running[member.name] = RunningQuery(member, _query_of(member))
+                elif member.ended > delivered_before:
+                    self.ended.append(EndedQuery(_query_of(member), member.since, member.began or 0, member.ended))
+                    if isinstance(member.slot, int):
+                        self.slots.add(member.slot)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -113,18 +128,6 @@ class StartingQueries:
         """The cut at which each query began."""
         return {name: running.member.began or 0 for name, running in self.running.items()}
 
-    def ended_with_pending(self, delivered_before: int) -> list[EndedQuery]:
-        """The queries that ended in earlier incarnations and may have pending results.
-
-        Args:
-            delivered_before: event time before which earlier incarnations have delivered all results.
-        """
-        return [
-            EndedQuery(query.query, query.member.since, query.member.began or 0, query.member.ended)
-            for query in self._ended
-            if query.member.ended is not None and query.member.ended > delivered_before
-        ]
-
 
 class GroupMembers(TaskChanges):
     """The queries of one incarnation of a group's task; used by its thread alone.
@@ -137,6 +140,7 @@ class GroupMembers(TaskChanges):
         topic: the group's topic of members.
         wanted: returns the registered queries; called between epochs.
         readable: whether the log still has everything from the given offsets on.
+        transactional: whether nobody else can write to the topic for this task.
     """
 
     # Queries begin and end only between epochs.
@@ -152,9 +156,11 @@ class GroupMembers(TaskChanges):
         topic: str,
         wanted: Callable[[], tuple[WantedQuery, ...]],
         readable: Callable[[Mapping[Lane, int]], bool],
+        transactional: bool,
         log: Log,
     ) -> None:
         self._engine = engine
+        self._slots = start.slots if transactional else None
         self._running = start.running
         self._unwritten = start.unwritten
         self._refused = start.refused
@@ -209,17 +215,23 @@ class GroupMembers(TaskChanges):
         unwritten, self._unwritten = self._unwritten, []
         records: list[BlockRecord] = []
         for member in unwritten:
-            # An ended query gets a key of its own, too: it may have pending results beside a new query of its name.
             keys = [f"{self._task}/{member.name}"]
-            if member.ended is not None:
+            if isinstance(member.slot, int):
+                keys.append(f"{self._task}//{member.slot}")  # no query's name is empty
+            elif member.ended is not None:
                 keys.append(f"{self._task}/{member.name}/{member.id}")
             records += [BlockRecord(self._topic, 0, encode_control(member), 0, key.encode()) for key in keys]
         return records
 
     def _end(self, name: str) -> None:
+        """End a query; the first slot that is free is its record's."""
         self._engine.drop(name)
         ended = self._running.pop(name)
-        self._unwritten.append(msgspec.structs.replace(ended.member, ended=self._engine.cut))
+        slot: int | msgspec.UnsetType = msgspec.UNSET
+        if self._slots is not None:
+            slot = next(number for number in itertools.count() if number not in self._slots)
+            self._slots.add(slot)
+        self._unwritten.append(msgspec.structs.replace(ended.member, ended=self._engine.cut, slot=slot))
         self._log.info("query ended", name=name, event_time=self._engine.cut)
 
     def _begin(self, message: RegisteredQuery, query: Query) -> None:
@@ -254,6 +266,10 @@ class GroupMembers(TaskChanges):
             for stream in query.streams()
             for number in self._partitions[stream.name]
         }
+
+
+def _query_of(member: MemberRecord) -> Query:
+    return pick_query(member.text, member.pick, f"query {member.name}, which the group runs,")
 
 
 def _begun(task: int, message: RegisteredQuery, cut: int, since: dict[str, int]) -> MemberRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from operators.data.watermark import END
 from operators.groups.sharing import group_engine
 from schemas.query import Query
 from services.control.task_statistics import Publisher
@@ -42,8 +43,7 @@ class GroupTasks(TaskKind):
         """Build a task that runs the queries which earlier incarnations have recorded."""
         spec, recovery, spilled = start.spec, start.recovery, start.spill
         queries = self._starting_queries(start)
-        ended = [] if spilled is None else queries.ended_with_pending(spilled.delivered_before)
-        self._add_outputs(spec, [*(query.query for query in ended), *queries.queries])
+        self._add_outputs(spec, [*(query.query for query in queries.ended), *queries.queries])
         lanes = make_lanes(spec, recovery, start.log)
         partitions = partitions_of(lanes)
         engine = group_engine(
@@ -53,7 +53,7 @@ class GroupTasks(TaskKind):
             partitions=partitions,
             since=queries.since,
             began=queries.began,
-            ended=ended,
+            ended=queries.ended,
             clock=time.monotonic,
             feedback=spec.settings.jit,
             budget=None if spilled is None else spilled.budget,
@@ -71,6 +71,7 @@ class GroupTasks(TaskKind):
             topic=self._group.members,
             wanted=self._wanted,
             readable=lambda offsets: self._is_readable(spec, recovery, offsets),
+            transactional=spec.settings.transactional,
             log=start.log,
         )
         publish = self._publisher.of_group(start.number, start.incarnation)
@@ -81,7 +82,8 @@ class GroupTasks(TaskKind):
         if start.recovery.source != "fresh":
             marked = start.sink.mark_end([(topic, 0)]).get((topic, 0), 0)
             known = known_members(start.spec.settings.clients, topic, start.number, marked)
-        return StartingQueries(start.number, known, start.recovery.cut, self._wanted())
+        delivered_before = END if start.spill is None else start.spill.delivered_before
+        return StartingQueries(start.number, known, start.recovery.cut, self._wanted(), delivered_before)
 
     def _wanted(self) -> tuple[WantedQuery, ...]:
         return self._group.watch.wanted or ()

@@ -11,7 +11,7 @@ from tests.mutation.outside import survivors
 
 WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "services/program/group_members.py": (
-        ("ended=self._engine.cut))", "ended=self._engine.cut + 1))"),
+        ("ended=self._engine.cut, slot=slot))", "ended=self._engine.cut + 1, slot=slot))"),
         ("began=cut, since=since)", "began=cut, since={})"),
         ("began=cut, since=since)", "began=cut + 1, since=since)"),
         ("        self._engine.drop(name)\n", ""),
@@ -22,6 +22,10 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
             "        if self._seen is not None:\n            return\n",
         ),
         ("                if member.ended is None:\n", "                if True:\n"),
+        ("                elif member.ended > delivered_before:\n", "                else:\n"),
+        ("                        self.slots.add(member.slot)\n", "                        pass\n"),
+        ("            self._slots.add(slot)\n", ""),
+        ("start.slots if transactional else None", "start.slots"),
         (" or (registered.query is not None and registered.message.id != running.member.id):", ":"),
         ("(registered.query is not None and registered.message.id", "(registered.message.id"),
         ("                self.refused.add(member.id)\n", "                pass\n"),
@@ -42,7 +46,7 @@ WORKER_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("            since=queries.since,\n", ""),
         ("            began=queries.began,\n", ""),
         ("recovery.cut, lambda", "0, lambda"),
-        ("[] if spilled is None else queries.ended_with_pending(spilled.delivered_before)", "()"),
+        ("END if start.spill is None else start.spill.delivered_before", "END"),
     ),
     "operators/groups/engine.py": (
         ("self.cut - source.window.size if source.window.kind == \"RANGE\" else NEVER", "self.cut"),

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 import pytest
 
+from operators.data.watermark import END as NEVER_ENDS
 from operators.groups.sharing import group_engine
 from operators.spill.spilling import MemoryBudget
 from schemas.codecs.encode import Encoded
@@ -95,15 +96,23 @@ class TaskHistory:
     Attributes:
         out: results by topic.
         written: records of members, in order.
+        log: what Kafka's compaction leaves of the topic of members: the newest record of each key, the oldest first.
         reads_again: whether the log has everything.
         rereads: how often an incarnation has restarted to read the log again.
         metrics: of the worker.
     """
 
     def __init__(
-        self, registry: Registry, rng: random.Random, *, reads_again: bool = True, spilled: Path | None = None
+        self,
+        registry: Registry,
+        rng: random.Random,
+        *,
+        reads_again: bool = True,
+        spilled: Path | None = None,
+        transactional: bool = True,
     ) -> None:
         """Args: `spilled`: the folder of spilled state, with another budget in each incarnation; None: no limit."""
+        self._transactional = transactional
         self._rng = rng
         self._spilled = spilled
         self._records: list[BlockRecord] = []
@@ -119,6 +128,7 @@ class TaskHistory:
         }
         self.out: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.written: list[MemberRecord] = []
+        self.log: dict[bytes, MemberRecord] = {}
         self._cut = 0
         self._committed: dict[str, int] = {}
         self._points: dict[str, tuple[int, int]] = {}
@@ -131,11 +141,12 @@ class TaskHistory:
             assert set(places) == {("a", 0), ("b", 0)}
             return self.reads_again
 
-        newest = {member.id: member for member in self.written}
+        newest = {member.id: member for member in (self.log.values() if self._transactional else self.written)}
         known = list(newest.values()) if self._committed else None
-        queries = StartingQueries(0, known, self._cut, self.registry.wanted)
         partitions = {s.name: (0,) for s in self.streams}
         spilled = None if self._spilled is None else self._spill_start(self._spilled)
+        delivered_before = NEVER_ENDS if spilled is None else spilled.delivered_before
+        queries = StartingQueries(0, known, self._cut, self.registry.wanted, delivered_before)
         engine = group_engine(
             queries.queries,
             streams=self.streams,
@@ -143,7 +154,7 @@ class TaskHistory:
             partitions=partitions,
             since=queries.since,
             began=queries.began,
-            ended=[] if spilled is None else queries.ended_with_pending(spilled.delivered_before),
+            ended=queries.ended,
             clock=time.monotonic,
             budget=None if spilled is None else spilled.budget,
             blocks=None if spilled is None else spilled.blocks,
@@ -159,6 +170,7 @@ class TaskHistory:
             topic="members",
             wanted=lambda: self.registry.wanted,
             readable=readable,
+            transactional=self._transactional,
             log=get_log("test"),
         )
         self.program = GroupProgram(engine, self.members, Encoders(), lambda found: None)
@@ -250,10 +262,14 @@ class TaskHistory:
             member = decode_control(record.value, "log")
             assert isinstance(member, MemberRecord)
             assert (record.topic, record.partition) == ("members", 0)
+            assert record.key is not None
+            self.log.pop(record.key, None)
+            self.log[record.key] = member
             if record.key == f"0/{member.name}".encode():
                 self.written.append(member)
-            else:
-                assert (record.key, member.ended is None) == (f"0/{member.name}/{member.id}".encode(), False)
+                continue
+            second = f"0//{member.slot}" if self._transactional else f"0/{member.name}/{member.id}"
+            assert (record.key, member.ended is None) == (second.encode(), False)
 
     def expected(self) -> dict[str, Counter[str]]:
         """By topic, the results of its queries between their beginnings and ends, from the tuples that they see."""
@@ -318,7 +334,7 @@ def test_without_transactions_nothing_is_lost(seed: int, budget: bool, tmp_path:
     registry = Registry()
     for number, select in enumerate(SELECTS[:3]):
         registry.register(f"q{number}", select)
-    history = TaskHistory(registry, rng, spilled=tmp_path / "spilled" if budget else None)
+    history = TaskHistory(registry, rng, spilled=tmp_path / "spilled" if budget else None, transactional=False)
     until = 0
     while until < END:
         until += rng.randrange(5, 25)
@@ -383,6 +399,28 @@ def test_queries_come_and_go_within_a_budget(seed: int, tmp_path: Path) -> None:
     for rows in history.out.values():
         times = [row["_ts"] for row in rows if in_time(row)]
         assert times == sorted(times)
+
+
+def test_the_topic_does_not_grow_with_every_query_that_ends() -> None:
+    """Each left a record for ever, whose text was bound whenever a task began."""
+    registry = Registry()
+    history = TaskHistory(registry, random.Random(5))
+    sizes = []
+    for until in range(30, END, 30):
+        registry.register("q0", PAIRS.format(until, 30))
+        registry.register("q1", PAIRS.format(30, until))
+        history.epoch(until, commit=True)
+        history.epoch(until, commit=True)
+        sizes.append(len(history.log))
+        if until > END // 2:
+            history.die()
+    ended = {member.id for member in history.written if member.ended is not None}
+    assert len(ended) > 30
+    assert sizes[-1] == sizes[len(sizes) // 2 + 1]
+    for _ in range(3):
+        history.epoch(END, commit=True)
+    expected = {name: rows for name, rows in history.expected().items() if rows}
+    assert {name: canonical(rows) for name, rows in history.out.items()} == expected
 
 
 def test_a_query_with_a_longer_window_sees_all_of_it() -> None:
