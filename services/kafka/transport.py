@@ -100,7 +100,8 @@ LOG = get_log("kafka")
 
 
 class Flow(Protocol):
-    """Decides what is read; `services.worker.task_manager.TaskManager` implements it."""
+    """Decides what is read; `services.worker.task_manager.TaskManager` implements it. Its methods are called on the
+    worker's event loop."""
 
     def wanted_positions(self) -> dict[TP, tuple[int, int]]:
         """Of all partitions that may be read now, the next offset and the number of the seek that led there."""
@@ -312,7 +313,8 @@ class ConsumerThread(StopsWhileStarting, driver.AIOKafkaConsumerThread):
             pass  # assigned and not yet sought
         except OffsetOutOfRangeError as error:
             offset = next(iter(error.args[0].values()), -1) if error.args and error.args[0] else -1
-            cast(Transport, self.transport).flow.lost(tp, offset)
+            # This is the consumer's thread, and the flow belongs to the worker's event loop.
+            self.parent_loop.call_soon_threadsafe(cast(Transport, self.transport).flow.lost, tp, offset)
         except TopicAuthorizationFailedError:
             why = f"Kafka refuses it, this user needs READ on topic {tp.topic!r}"
             self._unreadable = BrokerError(f"reading {tp.topic}[{tp.partition}]: {why}")

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import random
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import aiokafka
 import pytest
 from aiokafka.consumer.fetcher import FetchResult
 from aiokafka.consumer.subscription_state import TopicPartitionState
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from confluent_kafka import Consumer, Producer, TopicPartition
 from faust.types import TP
 
@@ -213,6 +214,25 @@ async def _end_fetching(fetcher: Any) -> None:
     fetcher._notify(fetcher._wait_consume_future)
     await asyncio.wait([fetcher._fetch_task], timeout=20)
     assert isinstance(fetcher._fetch_task.exception(), KafkaError)
+
+
+def test_an_offset_that_is_gone_is_told_on_the_event_loop() -> None:
+    """The task manager ended and opened the task in the consumer's thread, beside its own work on the loop: asyncio's
+    tasks may only be made there."""
+    told: list[tuple[TP, int, int]] = []
+
+    class Gone:
+        def check_raise(self) -> None:
+            raise OffsetOutOfRangeError({aiokafka.TopicPartition("t", 3): 7})
+
+    async def read() -> None:
+        thread: Any = object.__new__(ConsumerThread)
+        flow = SimpleNamespace(lost=lambda tp, offset: told.append((tp, offset, threading.get_ident())))
+        thread.transport, thread.parent_loop = SimpleNamespace(flow=flow), asyncio.get_running_loop()
+        await asyncio.to_thread(thread._handle_fetch_error, TP("t", 3), Gone())
+
+    asyncio.run(read())
+    assert told == [(TP("t", 3), 7, threading.get_ident())]
 
 
 def test_a_batch_is_cut_by_offset() -> None:
