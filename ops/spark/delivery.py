@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import msgspec
 
-from ops.spark.topics import ends_of, records
 from schemas.codecs.results import ResultRecords
 from schemas.columns import Batch
 from schemas.errors import BrokerError, StateError
@@ -23,6 +22,7 @@ from schemas.query import CLEANUP_PHASE
 from services.delivery.epoch_output import Delivery, RejectedRecord
 from services.delivery.sink import Aborted, Fenced
 from services.delivery.transactional import TransactionalSink
+from services.kafka.readback import read_to_end
 from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
 from services.spill.destinations import BeforeVisible
@@ -88,24 +88,29 @@ class TopicDestination:
             say(f"Kafka had ended a transaction in part: {sum(repair.records.values()):,} records written again")
 
     def delivered_groups(self) -> Mapping[int, int]:
-        """The groups that have a commit record.
+        """The groups that have a commit record. A cleanup of another backlog may have a transaction open in the topic,
+        which hides the records behind it: this waits until it has ended.
 
         Raises:
-            BrokerError: Kafka does not answer.
+            BrokerError: Kafka does not answer, a transaction stays open, or another process cleans up this backlog.
+            Aborted: Kafka does not let the topic's end be marked now.
             StateError: the topic holds something else.
         """
         found: dict[int, int] = {}
-        for _, messages in records(self._clients, ends_of(self._clients, [(self._commits, 0)])):
-            for message in messages:
-                try:
-                    record = msgspec.json.decode(message.value() or b"", type=CommitRecord)
-                except msgspec.DecodeError as error:
-                    raise StateError(
-                        f"{self._commits}[0]@{message.offset()} holds {message.value()!r}, no commit record of Weir: "
-                        f"{error}"
-                    ) from None
-                if record.debt == self._backlog:
-                    found[record.group] = record.results
+        lane = self._commits, 0
+        try:
+            end = self._sink.mark_end([lane])[lane]
+        except Fenced:
+            raise self._another() from None
+        for offset, message in read_to_end(self._clients, lane, end):
+            try:
+                record = msgspec.json.decode(message.value() or b"", type=CommitRecord)
+            except msgspec.DecodeError as error:
+                raise StateError(
+                    f"{self._commits}[0]@{offset} holds {message.value()!r}, no commit record of Weir: {error}"
+                ) from None
+            if record.debt == self._backlog:
+                found[record.group] = record.results
         return found
 
     def write(self, group: int, batches: Iterable[Batch]) -> int:
@@ -126,12 +131,15 @@ class TopicDestination:
         try:
             refused = self._sink.deliver(Delivery(encoded, [commit], {}))
         except Fenced:
-            raise BrokerError(f"another `weir cleanup` is cleaning up backlog {self._backlog}; let it finish") from None
+            raise self._another() from None
         except Aborted as error:
             raise BrokerError(f"group {group} was not delivered: {error}; repeat the cleanup to continue") from None
         if refused:
             self._say(f"{refused.total():,} results do not fit the topic or its schema, and are in {self._query}.dead")
         return results
+
+    def _another(self) -> BrokerError:
+        return BrokerError(f"another `weir cleanup` is cleaning up backlog {self._backlog}; let it finish")
 
     def finish(self) -> None:
         """Delete the log of the transactions, which is not needed any more: each group was delivered when written.

@@ -3,7 +3,8 @@
 **A consistent cut.** A task commits its input offsets, and with them the event time before which its results have been
 written (`schemas.messages.commits`), in the transaction that contains these results. So the committed offsets are read
 first. The output that is read after that has every result before the cut, and the input records before the offsets
-determine those results. So a query can be audited while it runs.
+determine those results. So a query can be audited while it runs. Readers of committed records see nothing behind an
+open transaction, which may be another task's: so the output is read once no transaction is open before its end.
 
 With PARTITION BY, task p has a cut of its own, writes the sink's partition p, and is responsible for the tuples of
 partition p. Where joins are distributed (placement per-operator), the operators' cuts differ. Those of the last
@@ -52,6 +53,9 @@ from services.recovery.committed_offsets import read_commits
 BATCH = 20_000
 _WAIT_S = 1.0
 _TIMEOUT_S = 30.0
+_OPEN_S = 90.0
+"""How long a transaction may be open in a topic of output; Kafka aborts those of dead workers after a minute."""
+_POLL_S = 0.2
 _SILENCE_S = 60.0
 """Kafka counts as dead after that long without a record where one is known to exist."""
 
@@ -190,6 +194,26 @@ def ends_of(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[in
     return {lane: (ranges[lane][0], found[lane]) for lane in wanted}
 
 
+def settled_ends(clients: KafkaClients, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:
+    """First offset and present end of each log, as soon as no transaction is open before that end.
+
+    Raises:
+        BrokerError: Kafka does not answer, or a transaction stays open.
+    """
+    admin, wanted = TopicAdmin(clients), list(lanes)
+    ranges = admin.log_ranges(wanted)
+    deadline = time.monotonic() + _OPEN_S
+    while hidden := [lane for lane, (stable, _) in admin.stable_ends(wanted).items() if stable < ranges[lane][1]]:
+        if time.monotonic() > deadline:
+            shown = ", ".join(f"{topic}[{number}]" for topic, number in hidden)
+            raise BrokerError(
+                f"a transaction has been open in {shown} for {_OPEN_S:g} s, and hides the records behind it; see "
+                "`kafka-transactions.sh find-hanging`"
+            )
+        time.sleep(_POLL_S)
+    return ranges
+
+
 def stage_topics(
     stage: Stage,
     clients: KafkaClients,
@@ -262,7 +286,7 @@ def read_results(clients: KafkaClients, query: Query, decoders: Decoders, sink: 
     headers = {output.name: output.header for output in query.outputs if output.header is not None}
     decoder = decoders.of(replace(stream, fields=tuple(field for field in stream.fields if field.name not in headers)))
     wrong: list[str] = []
-    for (topic, partition), messages in records(clients, ends_of(clients, lanes_of(clients, sink))):
+    for (topic, partition), messages in records(clients, settled_ends(clients, lanes_of(clients, sink))):
         read = _Messages(partition, messages)
         offsets, decoded = read.offsets(), decoder.decode_values(read.values())
         columns = {**decoded.batch.columns}
@@ -286,7 +310,7 @@ def read_idle_late(clients: KafkaClients, query: Query) -> IdleLateTuples:
     found: dict[tuple[str, int], list[int]] = {}
     if not TopicAdmin(clients).exists(topic):
         return IdleLateTuples({})
-    for _, messages in records(clients, ends_of(clients, lanes_of(clients, topic))):
+    for _, messages in records(clients, settled_ends(clients, lanes_of(clients, topic))):
         for message in messages:
             headers = dict(message.headers() or [])
             if headers.get("reason") == b"idle":
