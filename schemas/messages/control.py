@@ -300,7 +300,8 @@ class MemberRecord(_Message, frozen=True, kw_only=True, tag="member"):
         since: by alias, the least event time of tuples that the query reads; an alias is absent where the query reads
             all that its windows contain.
         error: why the group could not take the query.
-        slot: of a query that has ended, the number in the second key of its record; absent if that key has the id.
+        slot: of a query that has ended, the number in the second key of its record; absent without such a key, and in
+            records of earlier versions.
     """
 
     task: int

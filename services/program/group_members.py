@@ -19,7 +19,8 @@ cannot know its pending results.
 Kafka compacts the topic by key. The record of an ended query has a second key beside its name, which a new query may
 take: a *slot*. That is a number, and a later incarnation uses it again if no results of that query are pending when it
 starts. So the topic does not grow with every query that comes and goes. Without transactions, a former incarnation
-could still write to a slot that is used again. There the second key has the id of the registration.
+could still write to a slot that is used again, and a query whose end is undone may be followed by another of its name.
+There each registration has a single key of its own, with its id.
 
 A new query should see the recent tuples that its windows cover, but the group may have kept less: no tuples that no
 query selects, no columns that no query reads, no windows that no query has. If the log still has these tuples, the task
@@ -98,6 +99,7 @@ class StartingQueries:
                     self.running[member.name] = RunningQuery(member, wanted.query)
                     self.unwritten.append(member)
             return
+        resumed: list[MemberRecord] = []
         for member in known:
             if member.error:
                 self.refused.add(member.id)
@@ -106,12 +108,15 @@ class StartingQueries:
             elif member.name != BEGAN:
                 if member.ended is not None and member.ended > until:
                     member = msgspec.structs.replace(member, ended=None)
+                    resumed.append(member)
                 if member.ended is None:
                     self.running[member.name] = RunningQuery(member, _query_of(member))
                 elif member.ended > delivered_before:
                     self.ended.append(EndedQuery(_query_of(member), member.since, member.began or 0, member.ended))
                     if isinstance(member.slot, int):
                         self.slots.add(member.slot)
+        # Of the records of one name, the last shows whether a query of that name runs.
+        self.unwritten += resumed
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -160,7 +165,8 @@ class GroupMembers(TaskChanges):
         log: Log,
     ) -> None:
         self._engine = engine
-        self._slots = start.slots if transactional else None
+        self._slots = start.slots
+        self._transactional = transactional
         self._running = start.running
         self._unwritten = start.unwritten
         self._refused = start.refused
@@ -215,20 +221,18 @@ class GroupMembers(TaskChanges):
         unwritten, self._unwritten = self._unwritten, []
         records: list[BlockRecord] = []
         for member in unwritten:
-            keys = [f"{self._task}/{member.name}"]
+            keys = [f"{self._task}/{member.name}" if self._transactional else f"{self._task}/{member.name}/{member.id}"]
             if isinstance(member.slot, int):
                 keys.append(f"{self._task}//{member.slot}")  # no query's name is empty
-            elif member.ended is not None:
-                keys.append(f"{self._task}/{member.name}/{member.id}")
             records += [BlockRecord(self._topic, 0, encode_control(member), 0, key.encode()) for key in keys]
         return records
 
     def _end(self, name: str) -> None:
-        """End a query; the first slot that is free is its record's."""
+        """End a query; with transactions, the first slot that is free is its record's."""
         self._engine.drop(name)
         ended = self._running.pop(name)
         slot: int | msgspec.UnsetType = msgspec.UNSET
-        if self._slots is not None:
+        if self._transactional:
             slot = next(number for number in itertools.count() if number not in self._slots)
             self._slots.add(slot)
         self._unwritten.append(msgspec.structs.replace(ended.member, ended=self._engine.cut, slot=slot))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from schemas.errors import StateError
 from schemas.messages.control import MemberRecord, decode_control
@@ -22,9 +22,27 @@ def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> 
     """
     found: dict[tuple[int, str], MemberRecord] = {}
     for member in _members(clients, topic, task, 0):
+        if member.name == BEGAN:
+            found = {key: known for key, known in found.items() if key[0] != member.task}
         found.pop((member.task, member.name), None)
         found[member.task, member.name] = member
     return list(found.values())
+
+
+def newest_records(members: Iterable[MemberRecord]) -> list[MemberRecord]:
+    """Of all records of a task, in order, the newest of each registration since the task has begun; empty if it has not.
+
+    Without transactions there may be earlier ones, of incarnations that ended before their first commit.
+    """
+    found: dict[str, MemberRecord] = {}
+    has_begun = False
+    for member in members:
+        if member.name == BEGAN:
+            has_begun = True
+            found.clear()
+        found.pop(member.id, None)
+        found[member.id] = member
+    return list(found.values()) if has_begun else []
 
 
 def _members(clients: KafkaClients, topic: str, task: int | None, marked: int) -> Iterator[MemberRecord]:
@@ -45,13 +63,10 @@ def known_members(clients: KafkaClients, topic: str, task: int, marked: int = 0)
         BrokerError: Kafka does not answer.
         StateError: the topic has no record of the task any more.
     """
-    found: dict[str, MemberRecord] = {}
-    for member in _members(clients, topic, task, marked):
-        found.pop(member.id, None)
-        found[member.id] = member
-    if not any(member.name == BEGAN for member in found.values()):
+    found = newest_records(_members(clients, topic, task, marked))
+    if not found:
         raise StateError(
             f"topic {topic} does not say which queries task {task} runs, though it has committed: the topic was "
             "deleted; give the workers a new group (--group) to start anew"
         )
-    return list(found.values())
+    return found

@@ -34,7 +34,7 @@ from services.program.group_members import GroupMembers, StartingQueries
 from services.program.group_program import GroupProgram, late_results_of
 from services.registry.group_registration import check_group_queries
 from services.registry.group_watch import WantedQuery
-from services.registry.member_log import BEGAN
+from services.registry.member_log import BEGAN, newest_records
 from services.spill.spill_log import LogRecord, SpillLog
 from services.task.spec import RereadNeeded
 from services.task.spill import SpillStart, TaskSpill
@@ -141,8 +141,7 @@ class TaskHistory:
             assert set(places) == {("a", 0), ("b", 0)}
             return self.reads_again
 
-        newest = {member.id: member for member in (self.log.values() if self._transactional else self.written)}
-        known = list(newest.values()) if self._committed else None
+        known = newest_records(self.log.values()) if self._committed else None
         partitions = {s.name: (0,) for s in self.streams}
         spilled = None if self._spilled is None else self._spill_start(self._spilled)
         delivered_before = NEVER_ENDS if spilled is None else spilled.delivered_before
@@ -225,6 +224,7 @@ class TaskHistory:
             self.die()
             self.epoch(until, commit=commit, written=written)
             return
+        commit = commit or (written == 1.0 and self.members.must_commit)
         engine = self.program.engine
         found = self.program.advance(self.members.limit(engine.watermark(), 0.0))
         if self.spill is not None:
@@ -265,17 +265,18 @@ class TaskHistory:
             assert record.key is not None
             self.log.pop(record.key, None)
             self.log[record.key] = member
-            if record.key == f"0/{member.name}".encode():
+            first = f"0/{member.name}" if self._transactional else f"0/{member.name}/{member.id}"
+            if record.key == first.encode():
                 self.written.append(member)
                 continue
-            second = f"0//{member.slot}" if self._transactional else f"0/{member.name}/{member.id}"
-            assert (record.key, member.ended is None) == (second.encode(), False)
+            assert (record.key, member.ended is None) == (f"0//{member.slot}".encode(), False)
 
     def expected(self) -> dict[str, Counter[str]]:
         """By topic, the results of its queries between their beginnings and ends, from the tuples that they see."""
-        last = {member.id: member for member in self.written if member.name != BEGAN}
         found: dict[str, Counter[str]] = defaultdict(Counter)
-        for member in last.values():
+        for member in newest_records(self.written):
+            if member.name == BEGAN:
+                continue
             assert member.began is not None
             end = 2**62 if member.ended is None else member.ended
             (query,) = parse_program(member.text).queries
@@ -342,12 +343,17 @@ def test_without_transactions_nothing_is_lost(seed: int, budget: bool, tmp_path:
             registry.register(f"q{rng.randrange(5)}", rng.choice(SELECTS[:3]), from_now=rng.random() < 0.3)
         if rng.random() < 0.15 and len(registry.wanted) > 1:
             registry.drop(rng.choice(registry.wanted).message.name)
+        for one in registry.wanted:
+            if rng.random() < 0.2:
+                registry.wait(one.message.name, waits=one.query is not None)
         commit, dies = until >= END or rng.random() < 0.3, until < END and rng.random() < 0.3
         history.epoch(until, commit=commit, written=0.5 if dies else 1.0)
         if rng.random() < 0.3 and history.spill is not None:
             history.spill.clean_up_between_epochs(math.inf)
         if dies:
             history.die()
+    for one in registry.wanted:
+        registry.wait(one.message.name, waits=False)
     for _ in range(3):
         history.program.engine.clean()
         history.epoch(END, commit=True)
@@ -363,8 +369,32 @@ def test_without_transactions_nothing_is_lost(seed: int, budget: bool, tmp_path:
         assert set(found) <= true[name], name
         repeated += (found - wanted).total()
     assert repeated > 0
-    newest = {member.id: member for member in history.written}
-    assert {m.name for m in newest.values() if m.ended is None} - {BEGAN} == {w.message.name for w in registry.wanted}
+    newest = newest_records(history.written)
+    assert {m.name for m in newest if m.ended is None} - {BEGAN} == {w.message.name for w in registry.wanted}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_transactions_an_end_that_was_undone_stays_undone(seed: int) -> None:
+    """The record of the end had been written, and the commit had not. After one more incarnation, the query had ended."""
+    registry = Registry()
+    registry.register("q0", SELECTS[0])
+    history = TaskHistory(registry, random.Random(seed), transactional=False)
+    history.epoch(100, commit=True)
+    registry.register("q0", SELECTS[1])
+    while not any(member.ended for member in history.written):
+        history.die()
+        registry.wait("q0", waits=True)
+        history.epoch(110, commit=False)
+        registry.wait("q0", waits=False)
+        history.epoch(120, commit=False, written=0.5)
+    registry.wait("q0", waits=True)
+    for until in (150, END):
+        history.die()
+        assert history.program.engine.names == ("q0",)
+        history.epoch(until, commit=True)
+    for name, wanted in history.expected().items():
+        assert not wanted - canonical(history.out[name])
+    assert max(row["_ts"] for row in history.out["q0"]) > 590
 
 
 @pytest.mark.parametrize("seed", mostly_deep(range(2)))
