@@ -74,6 +74,7 @@ class Commit:
             (`operators.distributed.intake`).
         repeats: numbers of the first record of repeats that a recovery needs and of the next to be written. See
             `services.delivery.repeats_log`.
+        topic_id: which Kafka gave the partition's topic when it was created; empty where it is not known.
     """
 
     fingerprint: str
@@ -87,6 +88,7 @@ class Commit:
     incarnation: str = ""
     numbers: tuple[int, ...] = ()
     repeats: tuple[int, int] = (0, 0)
+    topic_id: str = ""
 
     def encode(self) -> str:
         """The message.
@@ -109,6 +111,7 @@ class Commit:
                 **({"i": self.incarnation} if self.incarnation else {}),
                 **({"c": self.numbers} if self.numbers else {}),
                 **({"d": self.repeats} if self.repeats[1] else {}),
+                **({"u": self.topic_id} if self.topic_id else {}),
             },
             separators=(",", ":"),
         )
@@ -149,6 +152,7 @@ def decode_commit(text: str | None, place: str) -> Commit:
             str(message.get("i", "")),
             tuple(int(count) for count in message.get("c", ())),
             (int(first_repeats), int(following_repeats)),
+            str(message.get("u", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"committed offset of {place} has a damaged message ({error}): {text!r}") from None

@@ -184,8 +184,8 @@ def worker(
         typer.Option(
             "--accept-loss",
             envvar="WEIR_ACCEPT_LOSS",
-            help="Continue although Kafka's retention has deleted input that is still needed. Default: exit with code "
-            "1.",
+            help="Continue although Kafka's retention has deleted input that is still needed, or an input topic was "
+            "made anew. Default: exit with code 1.",
         ),
     ] = False,
     replication: Replication = -1,

@@ -574,6 +574,21 @@ class TopicAdmin:
                 time.sleep(0.1)
         return limits
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id that Kafka gave each topic when it was created; a topic made anew has another. Empty where a broker
+        has none, or does not say."""
+        asked = TopicCollection(sorted(set(topics)))
+        found = self._answers(lambda client: client.describe_topics(asked, request_timeout=_TIMEOUT_S))
+        ids: dict[str, str] = {}
+        for name, future in found.items():
+            try:
+                topic_id = future.result().topic_id
+            except KafkaException:
+                continue
+            is_given = topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits()
+            ids[name] = str(topic_id) if is_given else ""
+        return ids
+
     def log_ranges(self, lanes: Iterable[Lane]) -> dict[Lane, tuple[int, int]]:
         """First offset and end of each partition's log.
 

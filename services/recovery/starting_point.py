@@ -93,6 +93,7 @@ class RecoveryPlan:
         numbers: at the last commit, as `Commit.numbers`.
         repeats: the span of records of repeats, as `Commit.repeats`.
         former: in a handover, the last commits of the old plan's tasks.
+        topic_ids: as `Commit.topic_id`, by topic.
     """
 
     source: Literal["fresh", "snapshot", "window", "handover"]
@@ -108,6 +109,7 @@ class RecoveryPlan:
     numbers: tuple[int, ...] = ()
     repeats: tuple[int, int] = (0, 0)
     former: Mapping[Lane, Committed] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_recovery(
@@ -123,6 +125,7 @@ def plan_recovery(
     from_beginning: Collection[Lane] = (),
     tables: Mapping[str, str] | None = None,
     emits_changes: bool = False,
+    topic_ids: Mapping[str, str] | None = None,
 ) -> RecoveryPlan:
     """Decide how a task starts.
 
@@ -136,13 +139,17 @@ def plan_recovery(
         from_beginning: partitions that are read from their beginning even with `from_latest`.
         tables: fingerprint of each table's content, by name in the query's order.
         emits_changes: True if results are the changes of an answer (EXCEPT, aggregates).
+        topic_ids: of the topics as they are now; empty where Kafka has none.
 
     Raises:
         StateError: to continue could lose or repeat results.
         BrokerError: this worker does not know all partitions of the task yet.
     """
+    ids = topic_ids or {}
     if not committed:
-        return _fresh(streams, snapshot, cluster, log, from_latest, from_beginning)
+        return replace(_fresh(streams, snapshot, cluster, log, from_latest, from_beginning), topic_ids=ids)
+    notes: list[str] = []
+    _check_topics(committed, ids, accept_loss, notes)
     newest = max((c.message for c in committed.values()), key=lambda message: message.epoch)
     for lane, found in committed.items():
         _check_commit(lane, found, fingerprint, log[lane], streams[lane])
@@ -160,7 +167,6 @@ def plan_recovery(
             f"{len(streams)}: it waits until Kafka shows it the others; if a topic was made anew with fewer, give the "
             "query a new group (--group) to start anew"
         )
-    notes: list[str] = []
     _check_tables(newest, tables or {}, emits_changes, notes)
     for lane in committed:
         if log[lane][0] > committed[lane].offset:
@@ -194,6 +200,7 @@ def plan_recovery(
         incarnation=newest.incarnation,
         numbers=newest.numbers,
         repeats=newest.repeats,
+        topic_ids=ids,
     )
 
 
@@ -204,6 +211,7 @@ def plan_handover(
     version: int,
     log: Mapping[Lane, tuple[int, int]],
     accept_loss: bool = False,
+    topic_ids: Mapping[str, str] | None = None,
 ) -> RecoveryPlan:
     """Decide how a task of a new plan starts when it takes over from the old plan.
 
@@ -212,13 +220,15 @@ def plan_handover(
         former: the last commits of the old plan's tasks, by partition. Partitions that the old plan did not read are
             read from their beginning.
         version: of the new plan.
-        log, accept_loss: as for `plan_recovery`.
+        log, accept_loss, topic_ids: as for `plan_recovery`.
 
     Raises:
         StateError: the log no longer holds what windows need.
     """
     lanes: dict[Lane, LaneStart] = {}
     notes: list[str] = []
+    ids = topic_ids or {}
+    _check_topics({lane: former[lane] for lane in streams if lane in former}, ids, accept_loss, notes)
     for lane, count in streams.items():
         found = former.get(lane)
         if found is None:
@@ -229,7 +239,9 @@ def plan_handover(
         if offset < first and offset < found.offset:
             _lost(lane, offset, first, "needed to rebuild its window", accept_loss, notes)
         lanes[lane] = LaneStart(max(offset, first), max(found.offset, first), points, points)
-    return RecoveryPlan("handover", 0, 0, 0, version, lanes, _records(lanes), tuple(notes), former=former)
+    return RecoveryPlan(
+        "handover", 0, 0, 0, version, lanes, _records(lanes), tuple(notes), former=former, topic_ids=ids
+    )
 
 
 def _fresh(
@@ -274,6 +286,28 @@ def _check_commit(lane: Lane, found: Committed, fingerprint: str, log: tuple[int
             f"committed offset {found.offset} of {topic}[{number}] lies beyond the end of the log, {log[1]}: the topic "
             "was made anew or lost data; give the query a new group (--group) to start anew"
         )
+
+
+def _check_topics(
+    committed: Mapping[Lane, Committed], ids: Mapping[str, str], accepted: bool, notes: list[str]
+) -> None:
+    """Find the topics that have been made anew since the last commit; note them, or refuse to start."""
+    ascending = sorted(committed.items(), key=lambda item: item[1].message.epoch)
+    newest = {topic: found.message for (topic, _), found in ascending}
+    for topic, message in newest.items():
+        is_id = ids.get(topic, "")
+        if not is_id or message.topic_id in ("", is_id):
+            continue
+        text = (
+            f"topic {topic!r} was deleted and made anew since commit {message.epoch} (its id was {message.topic_id}, "
+            f"and is {is_id}): its offsets mean other records"
+        )
+        if not accepted:
+            raise StateError(
+                f"{text}; give the query a new group (--group) to start anew. If the topic is a copy with the same "
+                "offsets, --accept-loss continues with it"
+            )
+        notes.append(text)
 
 
 def _check_tables(newest: Commit, tables: Mapping[str, str], emits_changes: bool, notes: list[str]) -> None:

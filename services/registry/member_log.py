@@ -30,7 +30,7 @@ def read_members(clients: KafkaClients, topic: str, task: int | None = None) -> 
 
 
 def newest_records(members: Iterable[MemberRecord]) -> list[MemberRecord]:
-    """Of all records of a task, in order, the newest of each registration since the task has begun; empty if it has not.
+    """The newest of a task's records for each registration, since the task has begun; empty if it has not.
 
     Without transactions there may be earlier ones, of incarnations that ended before their first commit.
     """

@@ -169,6 +169,7 @@ class Committer:
                 incarnation=context.sink.incarnation,
                 numbers=context.program.numbers,
                 repeats=(0, 0) if context.repeats is None else context.repeats.span,
+                topic_id=context.recovery.topic_ids.get(key[0], ""),
             )
             offsets[key] = lanes[key].position, message.encode()
         return offsets, records

@@ -280,10 +280,16 @@ class TaskOpener:
         streams = {lane: _points(spec, lane) for lane in lanes}
         committed = sink.committed(lanes)
         log = self._ranges(lanes, committed)
+        topic_ids = self._admin.topic_ids({topic for topic, _ in lanes})
         former = None if committed else self._kind.former_commits(number)
         if former is not None:
             return plan_handover(
-                streams=streams, former=former, version=self._active.version, log=log, accept_loss=self._accept_loss
+                streams=streams,
+                former=former,
+                version=self._active.version,
+                log=log,
+                accept_loss=self._accept_loss,
+                topic_ids=topic_ids,
             )
         return plan_recovery(
             streams=streams,
@@ -301,6 +307,7 @@ class TaskOpener:
             ],
             tables=spec.tables.contents,
             emits_changes=bool(spec.query.subtracted) or spec.query.aggregation is not None,
+            topic_ids=topic_ids,
         )
 
     def _ranges(self, lanes: Sequence[Lane], committed: Mapping[Lane, Committed]) -> dict[Lane, tuple[int, int]]:

@@ -40,6 +40,7 @@ POINTS = st.builds(
         st.lists(POINTS, min_size=1, max_size=2).map(tuple),
         st.lists(st.text("0123456789abcdef", min_size=8, max_size=8), max_size=3).map(tuple),
         repeats=st.one_of(st.just((0, 0)), st.tuples(OFFSETS, st.integers(1, 2**62))),
+        topic_id=st.sampled_from(["", "Xy3kJ0aZQ9uPqv-_m1B2cA"]),
     )
 )
 def test_round_trip(commit: Commit) -> None:

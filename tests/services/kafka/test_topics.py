@@ -9,13 +9,29 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from services.kafka.readback import Readback
 from services.kafka.topics import TopicAdmin
 from services.process.security import KafkaClients
-from tests.broker_fixture import Topics
+from tests.broker_fixture import Topics, wait_until
 
 pytestmark = pytest.mark.kafka
+
+
+def test_a_topic_made_anew_has_another_id(topics: Topics) -> None:
+    admin = TopicAdmin(KafkaClients(topics.bootstrap))
+    client = AdminClient({"bootstrap.servers": topics.bootstrap})
+    kept, gone = topics("kept"), topics("gone")
+    before = admin.topic_ids([kept, gone, "none.such"])
+    assert set(before) == {kept, gone}
+    assert "" not in before.values()
+    client.delete_topics([gone])[gone].result(30)
+    assert set(admin.topic_ids([kept, gone])) == {kept}
+    client.create_topics([NewTopic(gone, 1)])[gone].result(30)
+    wait_until(lambda: gone in admin.topic_ids([gone]), "it is there again")
+    after = admin.topic_ids([kept, gone])
+    assert (after[kept], after[gone] != before[gone]) == (before[kept], True)
 
 
 def test_trim_deletes_what_it_can(topics: Topics) -> None:

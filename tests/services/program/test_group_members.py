@@ -375,7 +375,7 @@ def test_without_transactions_nothing_is_lost(seed: int, budget: bool, tmp_path:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_without_transactions_an_end_that_was_undone_stays_undone(seed: int) -> None:
-    """The record of the end had been written, and the commit had not. After one more incarnation, the query had ended."""
+    """The record of the end had been written, without a commit. After one more incarnation, the query had ended."""
     registry = Registry()
     registry.register("q0", SELECTS[0])
     history = TaskHistory(registry, random.Random(seed), transactional=False)

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.errors import BrokerError, StateError
 from schemas.messages.commits import UNSEEN, Commit, Floor, StreamPoint
-from services.recovery.starting_point import Committed, RecoveryPlan, Snapshot, plan_recovery
+from services.recovery.starting_point import Committed, RecoveryPlan, Snapshot, plan_handover, plan_recovery
 
 A, B = ("ta", 0), ("tb", 0)
 
@@ -138,6 +138,37 @@ def test_another_query_is_refused() -> None:
 def test_a_log_made_anew_is_refused() -> None:
     with pytest.raises(StateError, match="committed offset 200 of tb\\[0\\] lies beyond the end of the log, 150"):
         plan(BOTH, log={A: (0, 1000), B: (0, 150)})
+
+
+def test_a_topic_made_anew_and_filled_beyond_the_commit_is_refused_or_accepted() -> None:
+    """Its offsets were taken for those of the former topic, and the records up to the commit were never read."""
+    ids = {"ta": "a1", "tb": "b1"}
+    known = {lane: Committed(c.offset, replace(c.message, topic_id=ids[lane[0]])) for lane, c in BOTH.items()}
+    assert plan(known, topic_ids=ids).notes == ()
+    assert plan(known, topic_ids=ids).topic_ids == ids
+    assert plan(known, topic_ids={"ta": "a1", "tb": ""}).notes == (), "a broker that gives no ids"
+    assert plan(BOTH, topic_ids=ids).notes == (), "commits of an earlier Weir"
+    anew = {"ta": "a1", "tb": "b2"}
+    with pytest.raises(
+        StateError, match=r"topic 'tb' was deleted .* commit 5 \(its id was b1, and is b2\).*--group"
+    ):
+        plan(known, topic_ids=anew)
+    (note,) = plan(known, topic_ids=anew, accept_loss=True).notes
+    assert "made anew" in note
+    with pytest.raises(StateError, match="topic 'tb' was deleted"):
+        plan_handover(streams={A: 1, B: 1}, former=known, version=1, log={A: (0, 1000), B: (0, 1000)}, topic_ids=anew)
+
+
+def test_of_two_partitions_of_a_topic_the_newer_commit_says_which_topic_it_was() -> None:
+    """The older one is of before `--accept-loss`."""
+    second = ("ta", 1)
+    found = {
+        A: Committed(100, replace(committed(100, 40, epoch=4).message, topic_id="a1")),
+        second: Committed(100, replace(committed(100, 40, epoch=5).message, topic_id="a2")),
+    }
+    log = dict.fromkeys(found, (0, 1000))
+    streams = dict.fromkeys(found, 1)
+    assert plan_handover(streams=streams, former=found, version=1, log=log, topic_ids={"ta": "a2"}).notes == ()
 
 
 def test_input_lost_to_retention_is_refused_or_accepted() -> None:
