@@ -49,22 +49,27 @@ Document = dict[str, Any]
 
 
 def what_if(
-    query: Query, surveys: Sequence[Surveyed], running: Plan, arguments: Sequence[str] = ("QUERY",)
+    query: Query,
+    surveys: Sequence[Surveyed],
+    running: Plan,
+    arguments: Sequence[str] = ("QUERY",),
+    former: Plan | None = None,
 ) -> Document:
     """Return the comparison, as values that JSON can encode.
 
     Args:
         surveys: what each task has measured last.
+        former: the plan that ran before this one; None if it is not known.
         arguments: of `weir migrate`, beside the plan.
 
     Returns:
         `note`: why there is nothing to compare, and what to do; empty if there is something.
         `at`: the event time (ms) of the earliest measurement.
         `tasks`: how many tasks have measured.
-        `plans`: the cheapest first. Each has its text (`plan`); whether it is the running one, the best one, and one
-        that was asked for (`running`, `best`, `asked`); the seconds of one core that it takes per second of event time
-        (`cores`), also divided by those of the running plan (`relative`); and the tuples that each join is expected to
-        make per second (`joins`).
+        `plans`: the cheapest first. Each has its text (`plan`); whether it is the running one, the one before, the best
+        one, and one that was asked for (`running`, `former`, `best`, `asked`); the seconds of one core that it takes
+        per second of event time (`cores`), also divided by those of the running plan (`relative`); and the tuples that
+        each join is expected to make per second (`joins`).
         `change`: how to change to the best plan (`plan`, `command`), and what comes of it; None if that runs. `saving`
         is a share of the work; `certain` is whether it exceeds the error, None where that would take too long. The cost
         of the change is there with its `strategy`, which is None if it is not known.
@@ -73,7 +78,7 @@ def what_if(
         return _nothing(note)
     plans = [running]
     candidates = cheapest_by_last_join(together([one.evidence for one in surveys]), running, OTHERS + 2)
-    for plan in (best_for_all(surveys, running), *candidates):
+    for plan in (*([former] if former else []), best_for_all(surveys, running), *candidates):
         if not any(same_tree(plan, known) for known in plans):
             plans.append(plan)
     rows = _rows(surveys, plans)
@@ -81,10 +86,12 @@ def what_if(
     if rows[0]["cores"] <= rows[best]["cores"] * (1 + SAME):
         best = 0
     rows[best]["best"] = True
+    for row, plan in zip(rows, plans, strict=True):
+        row["former"] = former is not None and plan is not running and same_tree(plan, former)
     change = None
     if best != 0:
         change = _change(query, surveys, running, plans[best], arguments) | {"saving": 1 - rows[best]["relative"]}
-    shown = sorted(rows, key=_shown_first)[: OTHERS + (1 if best == 0 else 2)]
+    shown = sorted(rows, key=_shown_first)[: OTHERS + sum(map(_is_marked, rows))]
     return {
         "note": "",
         "at": min(one.at for one in surveys),
@@ -121,7 +128,7 @@ class WhatIf:
         self._live = live
         self._arguments = arguments
         self._lock = threading.Lock()
-        self._known: tuple[list[Measured], Plan] | None = None
+        self._known: tuple[list[Measured], Plan, Plan | None] | None = None
         self._surveys: list[Surveyed] = []
         self._found: Document = {}
 
@@ -137,12 +144,13 @@ class WhatIf:
         running = self._running() if measured else None
         if running is None:
             return _nothing(_why_nothing(self._query, ()))
+        former = self._former(running)
         with self._lock:
-            if self._known != (measured, running):
+            if self._known != (measured, running, former):
                 read = (read_survey(message, self._query) for message in measured)
                 self._surveys = [one for one in read if one is not None]
-                self._found = what_if(self._query, self._surveys, running, self._arguments)
-                self._known = measured, running
+                self._found = what_if(self._query, self._surveys, running, self._arguments, former)
+                self._known = measured, running, former
             found, surveys = self._found, self._surveys
         return found if asked is None else with_plan(found, surveys, running, asked)
 
@@ -151,6 +159,14 @@ class WhatIf:
         observed = self._live.snapshot().observations
         newest = max(observed, key=lambda one: one.plan_version, default=None)
         return None if newest is None else parse_plan(newest.latest.plan, self._query)
+
+
+    def _former(self, running: Plan) -> Plan | None:
+        """Return the plan before the running one; None unless the autopilot has changed it."""
+        made = [one for one in self._live.snapshot().decisions.values() if one["made"]]
+        if not made or made[-1]["to_plan"] != str(running):
+            return None
+        return parse_plan(made[-1]["from_plan"], self._query)
 
 
 def _why_nothing(query: Query, surveys: Sequence[Surveyed]) -> str:
@@ -175,6 +191,7 @@ def _rows(surveys: Sequence[Surveyed], plans: Sequence[Plan]) -> list[Document]:
         {
             "plan": str(plan),
             "running": plan is plans[0],
+            "former": False,
             "best": False,
             "asked": False,
             "cores": cost,
@@ -220,5 +237,9 @@ def _cores(row: Document) -> float:
     return float(row["cores"])
 
 
+def _is_marked(row: Document) -> bool:
+    return bool(row["running"] or row["former"] or row["best"])
+
+
 def _shown_first(row: Document) -> tuple[bool, float]:
-    return not (row["running"] or row["best"]), _cores(row)
+    return not _is_marked(row), _cores(row)

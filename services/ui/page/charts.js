@@ -93,7 +93,8 @@ export class Charts {
         item.hidden = !lines[k].name || !values[k].some((one) => one !== null);
         name.textContent = short(lines[k].name, 26);
         name.title = lines[k].name;
-        value.textContent = ` ${chart.show(found)}`;
+        // A join of an earlier plan has no value now.
+        value.textContent = ` ${at === null && found === null ? "not now" : chart.show(found)}`;
       });
     } else if (at !== null) {
       now.textContent = `${time(seconds[at] * 1000)}: ${chart.show(values[0][at])}`;

@@ -19,7 +19,7 @@ function bar(part) {
 
 function planCell(row) {
   const cell = element("th", null, { scope: "row", class: "words" });
-  const marks = [[row.running, "Runs now"], [row.best, "Best found"], [row.asked, "Yours"]];
+  const marks = [[row.running, "Runs now"], [row.former, "Ran before"], [row.best, "Best found"], [row.asked, "Yours"]];
   cell.append(...marks.filter(([is]) => is).flatMap(([, word]) => [element("strong", word, { class: "mark" }), " "]), element("code", row.plan));
   return cell;
 }

@@ -43,14 +43,14 @@ class Answers:
     def row(self, text: str, relative: float, **marks: bool) -> dict[str, Any]:
         plan = parse_plan(text, self.running.query)
         joins = [{"join": str(node), "per_s": 1234.5} for node in postorder(plan) if isinstance(node, Join)]
-        none = {"running": False, "best": False, "asked": False}
+        none = {"running": False, "former": False, "best": False, "asked": False}
         return {"plan": text, "relative": relative, "cores": 0.08 * relative, "joins": joins} | none | marks
 
     def document(self, given: Mapping[str, str]) -> dict[str, Any]:
         self.asked.append(given)
         rows = [
             self.row(BEST, 0.42, best=True),
-            self.row("(((A C) D) B)", 0.7),
+            self.row("(((A C) D) B)", 0.7, former=True),
             self.row(RUNNING, 1.0, running=True),
         ]
         if "plan" in given:
@@ -119,7 +119,7 @@ def test_plans_are_compared_when_somebody_asks(opened_what_if: OpenedWhatIf) -> 
     best, other, running = shown.rows()
     assert best.startswith(f"Best found {BEST}")
     assert running.startswith(f"Runs now {RUNNING}")
-    assert other.startswith("(((A C) D) B)")
+    assert other.startswith("Ran before (((A C) D) B)")
     assert "0.42 × now" in best
     assert "3.36\xa0%" in best
     assert "(A D) 1.23 k/s" in best

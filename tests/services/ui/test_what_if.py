@@ -213,6 +213,23 @@ def test_after_a_change_of_the_plan_the_new_one_is_the_running_one() -> None:
     assert shown["change"]["strategy"] is None, "the statistics are those of the states of the plan before"
 
 
+def test_the_plan_that_ran_before_is_compared_too() -> None:
+    """A reader asked whether the change was right, and the former plan was not among the cheapest."""
+    asked = Asked()
+    asked.publish(measured(star(), FEW_D))
+    assert not any(row["former"] for row in asked.what_if.answer({})["plans"])
+    asked.running.migrate("(((A D) C) B)")
+    asked.running.second()
+    asked.running.decide(1, "not made", made=False)
+    assert not any(row["former"] for row in asked.what_if.answer({})["plans"])
+    asked.running.decide(2, "made")
+    rows = asked.what_if.answer({})["plans"]
+    assert [(row["plan"], row["running"]) for row in rows if row["former"]] == [("(((A B) C) D)", False)]
+    asked.running.migrate("(((A C) D) B)")
+    asked.running.second()
+    assert not any(row["former"] for row in asked.what_if.answer({})["plans"]), "somebody has changed it since"
+
+
 def test_a_plan_that_the_query_cannot_have_is_refused() -> None:
     asked = Asked()
     for plan, words in (("((A B) X)", "unknown alias 'X'"), ("((A B)", "never closed"), ("(A B)", "missing C, D")):
