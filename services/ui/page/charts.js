@@ -1,7 +1,7 @@
 // The timelines: one small chart per figure, with what happened as marks on all of them.
 
 import { joinLines } from "./cores.js";
-import { bytes, count, duration, element, perSecond, share, time } from "./format.js";
+import { bytes, count, duration, element, perSecond, share, short, time } from "./format.js";
 import { drawMarks, inRange, nearCursor, sentence } from "./marks.js";
 import { svg } from "./plan.js";
 
@@ -11,7 +11,7 @@ const one = (of) => (h) => [{ name: "", values: of(h) }];
 const CHARTS = [
   { id: "rates", name: "Tuples read", lines: one((h) => h.inputs), show: perSecond },
   { id: "results", name: "Results", lines: one((h) => h.results), show: perSecond },
-  { id: "lag", name: "Results behind the clock", lines: one((h) => h.cut.map((cut, n) => (cut > 0 && h.at_ms[n] - cut < 864e5 ? Math.max(h.at_ms[n] - cut, 0) : null))), show: duration },
+  { id: "lag", name: "Results behind the clock", lines: one((h) => h.cut.map((cut, n) => (cut > 0 && h.at_ms[n] - cut < 864e5 ? Math.max(h.at_ms[n] - cut, 0) : null))), show: duration, p99: true },
   { id: "commits", name: "Epochs delivered", lines: one((h) => h.commits), show: perSecond, hideZero: true },
   { id: "commit", name: "Delivery of an epoch takes", lines: one((h) => h.commits.map((n, k) => (n > 0 ? h.commit_s[k] / n * 1000 : null))), show: duration, hideZero: true },
   { id: "cores", name: "Cores", lines: one((h) => h.busy), show: share },
@@ -30,18 +30,16 @@ const POWERS = Array.from({ length: 50 }, (_, n) => 2 ** n);
 const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3], [14, 3], [4, 4], [1, 4]];
 const MARKS_TOLD = 3;
 
-// Of the time shown: what half of the seconds and all but a hundredth of them do not exceed.
-function quantiles(values) {
-  if (!values.length) return "";
-  const sorted = [...values].sort((a, b) => a - b);
-  const of = (share) => duration(sorted[Math.min(Math.floor(share * sorted.length), sorted.length - 1)]);
-  return `p50 ${of(0.5)}, p99 ${of(0.99)}, `;
+// The value of now, and what the values of the time shown are usually and at most.
+function summary(chart, values) {
+  const sorted = Float64Array.from(values.filter((value) => value !== null)).sort();
+  if (!sorted.length) return `now ${chart.show(values.at(-1))}`;
+  const of = (part) => chart.show(sorted[Math.min(Math.floor(part * sorted.length), sorted.length - 1)]);
+  return `now ${chart.show(values.at(-1))}, usually ${of(0.5)}${chart.p99 ? ` (p99 ${of(0.99)})` : ""}, at most ${of(1)}`;
 }
 
 // Shares on an axis, where steps may be smaller than a percent.
 const fineShare = (value) => `${Number((value * 100).toPrecision(3))} %`;
-
-const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
@@ -100,9 +98,7 @@ export class Charts {
       now.textContent = `${time(seconds[at] * 1000)}: ${chart.show(values[0][at])}`;
     } else {
       const { min } = plot.scales.x;
-      const most = values[0].reduce((most, value, k) => (value !== null && seconds[k] >= min ? Math.max(most, value) : most), 0);
-      const shown = chart.id === "lag" ? quantiles(values[0].filter((value, k) => value !== null && seconds[k] >= min)) : "";
-      now.textContent = `now ${chart.show(values[0].at(-1))}, ${shown}most ${chart.show(most)}`;
+      now.textContent = summary(chart, values[0].filter((_, k) => seconds[k] >= min));
     }
   }
 

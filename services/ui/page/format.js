@@ -39,6 +39,8 @@ export function time(ms) {
   return new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, "");
 }
 
+export const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
 // An element with text; nothing is ever parsed as HTML.
 export function element(name, text, attributes = {}) {
   const made = document.createElement(name);

@@ -1,6 +1,6 @@
 // Draws a group of queries: streams at the left, the operators that read them, and each query's results at the right.
 
-import { bytes, count, element, perSecond, share } from "./format.js";
+import { bytes, count, element, perSecond, share, short } from "./format.js";
 import { edge, svg } from "./plan.js";
 
 const WIDTH = 220, HEIGHT = 66, GAP_X = 72, GAP_Y = 14, PAD = 14;
@@ -10,7 +10,6 @@ const MOST = 60;
 
 const COLUMN = { source: 0, table: 0, query: 2 };
 const column = (node) => COLUMN[node.kind] ?? 1;
-const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 const named = (node) => (node.shared ? `shared by ${node.queries.length} queries` : node.queries.join(", "));
 
 function lines(node) {

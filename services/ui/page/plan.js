@@ -1,6 +1,6 @@
 // Draws a join tree: sources at the left, the result at the right.
 
-import { bytes, count, duration, element, perSecond, share } from "./format.js";
+import { bytes, count, duration, element, perSecond, share, short } from "./format.js";
 import { addFeedback, addStates, feedbackMark, incomplete, progress, spokenFeedback } from "./joins.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -57,8 +57,6 @@ export function edge(fromX, fromY, toX, toY, rate) {
 function marked(text) {
   return svg("text", { x: 10, y: 56, class: "off", ...(text.length > 25 ? { textLength: WIDTH - 20, lengthAdjust: "spacingAndGlyphs" } : {}) }, text);
 }
-
-const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 const known = (value) => value !== null && value !== undefined;
 

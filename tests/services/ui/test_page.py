@@ -37,7 +37,8 @@ def test_it_shows_the_headline_the_plan_tasks_and_charts(opened: Opened) -> None
     assert shown.page.locator("g.node").count() == 7
     assert shown.page.locator("path.edge").count() == 7
     assert shown.page.locator("#tasks tbody tr").count() == 2
-    shown.until("#chart-rates p", "now 16 k/s")
+    shown.until("#chart-rates p", "now 16 k/s, usually 16 k/s, at most 16 k/s")
+    shown.until("#chart-lag p", "(p99 ")
     assert shown.page.locator("#charts canvas").count() >= 6
     shown.keep("well")
     assert shown.errors == []
