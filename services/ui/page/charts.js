@@ -15,7 +15,7 @@ const CHARTS = [
   { id: "commits", name: "Epochs delivered", lines: one((h) => h.commits), show: perSecond, hideZero: true },
   { id: "commit", name: "Delivery of an epoch takes", lines: one((h) => h.commits.map((n, k) => (n > 0 ? h.commit_s[k] / n * 1000 : null))), show: duration, hideZero: true },
   { id: "cores", name: "Cores", lines: one((h) => h.busy), show: share },
-  { id: "joins", name: "Cores by join, about", lines: joinLines, show: share, hideZero: true },
+  { id: "joins", name: "Cores by join, about", lines: joinLines, show: share, hideZero: true, absent: 0 },
   { id: "state", name: "State", lines: one((h) => h.state_bytes), show: bytes },
   { id: "memory", name: "Memory and its budget", lines: (h) => [{ name: "used", values: h.memory_bytes }, { name: "budget", values: h.budget_bytes }], show: bytes, hideZero: true },
   { id: "pending", name: "Tuples read and not yet processed", lines: one((h) => h.pending), show: count },
@@ -24,18 +24,31 @@ const CHARTS = [
 ];
 
 const LEAST_S = 60;
+const STUCK_S = 5;
 const SYNC = "weir";
 const HEIGHT = 170;
 const POWERS = Array.from({ length: 50 }, (_, n) => 2 ** n);
 const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3], [14, 3], [4, 4], [1, 4]];
 const MARKS_TOLD = 3;
 
-// The value of now, and what the values of the time shown are usually and at most.
-function summary(chart, values) {
-  const sorted = Float64Array.from(values.filter((value) => value !== null)).sort();
+// The second since which no result is final; Infinity while some become so.
+function stuckSince({ second, cut }) {
+  let n = cut.length - 1;
+  while (n > 0 && cut[n - 1] === cut.at(-1)) n -= 1;
+  return second.at(-1) - second[n] > STUCK_S ? second[n] : Infinity;
+}
+
+// The value of now, and what the values of the time shown are usually and at most. What is usual is not looked for in
+// the time in which nothing becomes final.
+function summary(chart, seconds, values, stuck) {
+  const known = values.map((value, k) => [seconds[k], value]).filter(([, value]) => value !== null);
+  const good = known.filter(([second]) => second < stuck);
+  const sorted = Float64Array.from((good.length ? good : known).map(([, value]) => value)).sort();
   if (!sorted.length) return `now ${chart.show(values.at(-1))}`;
   const of = (part) => chart.show(sorted[Math.min(Math.floor(part * sorted.length), sorted.length - 1)]);
-  return `now ${chart.show(values.at(-1))}, usually ${of(0.5)}${chart.p99 ? ` (p99 ${of(0.99)})` : ""}, at most ${of(1)}`;
+  const most = known.reduce((most, [, value]) => Math.max(most, value), 0);
+  const usual = `usually${good.length && stuck < Infinity ? ` until ${time(stuck * 1000).slice(11)}` : ""}`;
+  return `now ${chart.show(values.at(-1))}, ${usual} ${of(0.5)}${chart.p99 ? ` (p99 ${of(0.99)})` : ""}, at most ${chart.show(most)}`;
 }
 
 // Shares on an axis, where steps may be smaller than a percent.
@@ -52,6 +65,7 @@ export class Charts {
     this.place = place;
     this.charts = new Map();
     this.marks = [];
+    this.stuck = Infinity;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.clear());
     new ResizeObserver(() => {
       for (const { plot, box } of this.charts.values()) plot.setSize({ width: box.clientWidth - 16, height: HEIGHT });
@@ -66,6 +80,7 @@ export class Charts {
   // marks: of `happened`.
   draw(history, range, marks) {
     this.marks = marks;
+    this.stuck = stuckSince(history);
     const end = history.second.at(-1) ?? Date.now() / 1000;
     // A history that is shorter than the range fills the chart.
     const begin = Math.max(end - range, Math.min(history.second[0] ?? end, end - LEAST_S));
@@ -91,14 +106,13 @@ export class Charts {
         item.hidden = !lines[k].name || !values[k].some((one) => one !== null);
         name.textContent = short(lines[k].name, 26);
         name.title = lines[k].name;
-        // A join of an earlier plan has no value now.
-        value.textContent = ` ${at === null && found === null ? "not now" : chart.show(found)}`;
+        value.textContent = ` ${chart.show(chart.absent === undefined ? found : found ?? chart.absent)}`;
       });
     } else if (at !== null) {
       now.textContent = `${time(seconds[at] * 1000)}: ${chart.show(values[0][at])}`;
     } else {
-      const { min } = plot.scales.x;
-      now.textContent = summary(chart, values[0].filter((_, k) => seconds[k] >= min));
+      const from = seconds.findIndex((second) => second >= plot.scales.x.min);
+      now.textContent = summary(chart, seconds.slice(from), values[0].slice(from), this.stuck);
     }
   }
 

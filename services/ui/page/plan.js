@@ -165,7 +165,7 @@ export function nodeCard(node) {
   for (const [number, seconds] of node.silent ?? []) add("Results wait for", `partition ${number}, silent for ${duration(seconds * 1000)}`, seconds);
   for (const key of node.hot_keys ?? []) add("Hot key", `${hot(key)} of the living tuples`, key.share);
   addFeedback(add, node);
-  if (!node.left) { if (known(node.tuples)) add("Read", `${count(node.tuples)} tuples`, node.tuples); return list; }
+  if (!node.left) { if (known(node.tuples)) add("Processed", `${count(node.tuples)} tuples`, node.tuples); return list; }
   if (node.state_bytes) {
     add("Takes in", `${perSecond(node.inputs_per_s[0])} left, ${perSecond(node.inputs_per_s[1])} right`);
     if (node.selectivity !== null) add("Selectivity", node.selectivity.toPrecision(3), node.selectivity);

@@ -1,7 +1,7 @@
 // The last results, late records and dead letters, read from their topics while they are on the screen.
 
 import { copy } from "./clipboard.js";
-import { bytes, element, time } from "./format.js";
+import { bytes, count, element, time } from "./format.js";
 
 const EVERY_MS = 5000;
 const SAID_MS = 4000;
@@ -103,6 +103,13 @@ export class Rows {
     this.panel.append(table);
     place.replaceChildren(bar, this.note, this.panel);
     this.showTab();
+  }
+
+  // Says in the tabs how many late records and dead letters the tasks have found.
+  count(tasks) {
+    const sum = (of) => tasks.reduce((sum, task) => sum + (of(task) ?? 0), 0);
+    const found = [0, sum((task) => task.late), sum((task) => task.dead_letters)];
+    this.tabs.forEach((tab, n) => setText(tab, found[n] ? `${KINDS[n][1]} (${count(found[n])})` : KINDS[n][1]));
   }
 
   // The names of a group's queries, whose results are shown one query at a time.

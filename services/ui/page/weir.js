@@ -142,7 +142,7 @@ function showChanges() {
   at("decisions").replaceChildren(...shown.decisions.map((one) => {
     const item = element("li", null, { "data-made": String(one.made) });
     item.append(element("b", one.made ? "Changed the plan" : "Kept the plan"), ` at ${time(one.at)}: ${one.from_plan} → ${one.to_plan} by ${one.strategy}: `, one.reason, ". ");
-    item.append(element("small", `Predicted: ${effect(one.predicted)}. ${one.measured?.saving != null ? `Measured: ${effect(one.measured)}.` : ""}`));
+    item.append(element("small", `Predicted: ${effect(one.predicted)}. ${one.measured?.saving != null ? `Measured in the window after the change: ${effect(one.measured)}.` : ""}`));
     return item;
   }));
   at("migrations").replaceChildren(...[...shown.migrations].reverse().map((one) => {
@@ -170,6 +170,7 @@ function show() {
   const queries = (state.group ?? []).filter((node) => node.kind === "query").map((node) => node.name);
   changes.show(queries);
   rows?.offer(queries);
+  rows?.count(state.tasks);
   showHistory();
   if (history.second.length) past.bounds(history.second[0], history.second.at(-1));
 }

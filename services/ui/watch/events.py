@@ -15,8 +15,8 @@ MOST_LETTERS = 300
 SILENT_S = 10.0
 """Partitions that are silent for less are not worth a mark."""
 
-Event = tuple[str, str]
-"""Its kind, `failure`, `restart` or `silence`, and a sentence about it."""
+Event = tuple[int, str, str]
+"""When it happened, in ms of the wall clock; its kind, `failure`, `restart` or `silence`; and a sentence about it."""
 
 
 def failure(before: TaskHealth | None, now: TaskHealth) -> Event | None:
@@ -28,7 +28,7 @@ def failure(before: TaskHealth | None, now: TaskHealth) -> Event | None:
     problem, since = _problem(now)
     if not since or (before is not None and (problem, since) == _problem(before)):
         return None
-    return "failure", f"Task {now.task} on {now.worker} failed: {problem[:MOST_LETTERS]}"
+    return now.sent_ms, "failure", f"Task {now.task} on {now.worker} failed: {problem[:MOST_LETTERS]}"
 
 
 def silence(before: TaskHealth | None, now: TaskHealth) -> Event | None:
@@ -37,10 +37,11 @@ def silence(before: TaskHealth | None, now: TaskHealth) -> Event | None:
     if (held is None) == (was is None):
         return None
     if held is None:
-        return "silence", f"Results of task {now.task} go on"
+        return now.sent_ms, "silence", f"Results of task {now.task} go on"
     topic, partition, seconds = held
-    since = format_iso(now.sent_ms - int(seconds * 1000))[11:19]
-    return "silence", f"Results of task {now.task} wait for {topic} partition {partition}, silent since {since}"
+    since_ms = now.sent_ms - int(seconds * 1000)
+    place, since = f"{topic} partition {partition}", format_iso(since_ms)[11:19]
+    return since_ms, "silence", f"Results of task {now.task} wait for {place}, silent since {since}"
 
 
 def _longest_silence(health: TaskHealth) -> tuple[str, int, float] | None:
@@ -63,8 +64,8 @@ def restart(before: Report, now: Report, former_worker: str, worker: str) -> Eve
     where = f" on {worker}" if worker else ""
     moved = f", before on {former_worker}" if former_worker and former_worker != worker else ""
     # Where each join has tasks of its own, they begin anew with each plan.
-    same_plan = _plan_version(before) == _plan_version(now)
-    return "restart", f"Task {now.task} {'started again' if same_plan else 'began with another plan'}{where}{moved}"
+    what = "started again" if _plan_version(before) == _plan_version(now) else "began with another plan"
+    return now.sent_ms, "restart", f"Task {now.task} {what}{where}{moved}"
 
 
 def _plan_version(report: Report) -> int:

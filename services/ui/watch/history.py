@@ -23,6 +23,7 @@ KEPT_BYTES = 64 << 20
 class _Kept:
     sent_ms: int
     incarnation: str
+    plan_version: int
     body: bytes
 
     def message(self) -> Report:
@@ -39,11 +40,14 @@ class History:
         self._bytes = 0
 
     def add(self, message: Report) -> None:
-        """Keep a report, unless it comes too soon after the task's last one. Reports come in order."""
+        """Keep a report, unless it comes too soon after one of the same incarnation and plan. Reports come in order."""
         kept = self._tasks.setdefault(message.task, [])
-        if kept and kept[-1].incarnation == message.incarnation and message.sent_ms < kept[-1].sent_ms + APART_MS:
+        plan_version = message.plan_version if isinstance(message, TaskStatistics) else 0
+        last = kept[-1] if kept and message.sent_ms < kept[-1].sent_ms + APART_MS else None
+        if last is not None and (last.incarnation, last.plan_version) == (message.incarnation, plan_version):
             return
-        kept.append(_Kept(message.sent_ms, message.incarnation, zlib.compress(encode_control(message), 1)))
+        body = zlib.compress(encode_control(message), 1)
+        kept.append(_Kept(message.sent_ms, message.incarnation, plan_version, body))
         self._bytes += len(kept[-1].body)
         self._drop(kept, bisect_right(kept, message.sent_ms - KEPT_MS, key=attrgetter("sent_ms")))
         while self._bytes > KEPT_BYTES:

@@ -205,7 +205,7 @@ class LiveQuery:
                     self._timeline.committed(message.sent_ms, message.commits - task.health.commits, gained_s)
                 for event in (failure(task.health, message), silence(task.health, message)):
                     if event is not None:
-                        self._timeline.happened(message.sent_ms, *event)
+                        self._timeline.happened(message.sent_ms, event)
                 task.health = message
             else:
                 self._report(task, message)
@@ -224,8 +224,7 @@ class LiveQuery:
         task.compare(before)
         former, task.worker = task.worker, "" if task.health is None else task.health.worker
         if before is not None and task.before is None:
-            event = restart(before[0], message, former, task.worker)
-            self._timeline.happened(message.sent_ms, *event)
+            self._timeline.happened(message.sent_ms, restart(before[0], message, former, task.worker))
         self._history.add(message)
         if task.before is not None:
             then = task.before[1]

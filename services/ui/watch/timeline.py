@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
+from services.ui.watch.events import Event
+
 KEPT_S = 24 * 3600
 """So many seconds are kept: some 60 MB."""
 
@@ -107,7 +109,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._moments: dict[int, Moment] = {}
-        self._events: deque[tuple[int, str, str]] = deque(maxlen=EVENTS)
+        self._events: deque[tuple[int, Event]] = deque(maxlen=EVENTS)
 
     def add(self, gain: Gain) -> None:
         """Spread what a task has done evenly over the seconds in which it did it."""
@@ -132,9 +134,9 @@ class Timeline:
         moment.commits += commits
         moment.commit_s += commit_s
 
-    def happened(self, at_ms: int, kind: str, text: str) -> None:
-        """Note what happened at a moment of the wall clock."""
-        self._events.append((self._moment(at_ms // 1000).second, kind, text))
+    def happened(self, at_ms: int, event: Event) -> None:
+        """Note an event that was noticed at a moment of the wall clock."""
+        self._events.append((self._moment(at_ms // 1000).second, event))
 
     def set(self, at_ms: int, tasks: Iterable[Gauges]) -> None:
         """Set what all tasks have at a moment of the wall clock, for its second."""
@@ -152,7 +154,7 @@ class Timeline:
         """Return the complete seconds after `since` as columns, in order.
 
         Two columns have lists: `joins` a key of each join, the cores that it took, and its name where the key comes
-        first; `events` the second, the kind and the text of each event.
+        first; `events`, for the second in which it was noticed, the second, the kind and the text of each event.
 
         Args:
             since, now: seconds since 1970.
@@ -194,10 +196,10 @@ class Timeline:
         """Return the events of each row."""
         found: list[list[tuple[int, str, str]]] = [[] for _ in rows]
         ends = [row[-1].second for row in rows]
-        for event in self._events:
-            n = bisect_left(ends, event[0])
-            if n < len(rows) and rows[n][0].second <= event[0]:
-                found[n].append(event)
+        for noticed, (ms, kind, text) in self._events:
+            n = bisect_left(ends, noticed)
+            if n < len(rows) and rows[n][0].second <= noticed:
+                found[n].append((ms // 1000, kind, text))
         return found
 
     def _moment(self, second: int) -> Moment:

@@ -37,18 +37,25 @@ class Running:
         self.live = LiveQuery(self.query.name, lambda: self.now_ms)
         self._second = 0
 
-    def second(self, *, tasks: set[int] | None = None, health: dict[int, dict[str, Any]] | None = None) -> None:
-        """Let a second pass: the tasks read events and report."""
+    def second(
+        self,
+        *,
+        tasks: set[int] | None = None,
+        health: dict[int, dict[str, Any]] | None = None,
+        silent: bool = False,
+    ) -> None:
+        """Let a second pass: the tasks read events, unless the input is silent, and report."""
         for number, engine in enumerate(self.engines):
             if tasks is not None and number not in tasks:
                 continue
-            for name, batch in events(self._second, EVEN).items():
-                engine.push(name, 0, batch)
-            engine.advance()
+            if not silent:
+                for name, batch in events(self._second, EVEN).items():
+                    engine.push(name, 0, batch)
+                engine.advance()
             self.report(number)
             status = {"task": number, "state": "running", "cut": engine.cut, "waits_for": "", "problem": ""}
             more = (health or {}).get(number, {})
-            silent = more.pop("silent", [])
+            partitions = more.pop("silent", [])
             self.live.take(
                 TaskHealth(
                     query=self.query.name,
@@ -56,7 +63,7 @@ class Running:
                     worker=f"worker-{number}",
                     sent_ms=self.now_ms,
                     status=status | more,
-                    silent=silent,
+                    silent=partitions,
                 )
             )
         self._second += 1

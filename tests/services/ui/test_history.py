@@ -11,7 +11,9 @@ from services.ui.watch import history
 from services.ui.watch.history import APART_MS, KEPT_MS, History
 
 
-def report(sent_ms: int, task: int = 0, incarnation: str = "a", **engine: Any) -> TaskStatistics:
+def report(
+    sent_ms: int, task: int = 0, incarnation: str = "a", plan_version: int = 0, **engine: Any
+) -> TaskStatistics:
     return TaskStatistics(
         query="q",
         task=task,
@@ -19,7 +21,7 @@ def report(sent_ms: int, task: int = 0, incarnation: str = "a", **engine: Any) -
         incarnation=incarnation,
         sent_ms=sent_ms,
         seconds=1.0,
-        plan_version=0,
+        plan_version=plan_version,
         engine=engine,
     )
 
@@ -43,6 +45,17 @@ def test_reports_come_half_a_minute_apart_unless_a_task_begins_anew() -> None:
     kept.add(report(60_500, incarnation="b"))
     assert kept.at(59_999) == [(report(30_000), report(0))]
     assert kept.at(60_500) == [(report(60_500, incarnation="b"), None)]
+
+
+def test_a_change_of_plan_is_shown_at_once() -> None:
+    """A reader who went back to just after a change saw the former plan, and doubted the time of the change."""
+    kept = History()
+    kept.add(report(0))
+    kept.add(report(9_000))
+    kept.add(report(10_000, plan_version=1))
+    kept.add(report(11_000, plan_version=1))
+    assert kept.at(9_999) == [(report(0), None)]
+    assert kept.at(12_000) == [(report(10_000, plan_version=1), report(0))]
 
 
 def test_a_task_that_has_not_reported_for_a_while_is_absent() -> None:

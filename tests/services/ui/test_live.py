@@ -94,7 +94,7 @@ def test_silent_input_is_noticed_when_it_begins_and_ends() -> None:
         running.second(health={0: {"silent": silent}})
     begin_s = BEGIN_MS // 1000
     assert _happened(running) == [
-        (begin_s + 2, "silence", "Results of task 0 wait for t partition 1, silent since 11:59:50"),
+        (begin_s - 10, "silence", "Results of task 0 wait for t partition 1, silent since 11:59:50"),
         (begin_s + 4, "silence", "Results of task 0 go on"),
     ]
 

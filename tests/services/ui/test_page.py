@@ -38,10 +38,21 @@ def test_it_shows_the_headline_the_plan_tasks_and_charts(opened: Opened) -> None
     assert shown.page.locator("path.edge").count() == 7
     assert shown.page.locator("#tasks tbody tr").count() == 2
     shown.until("#chart-rates p", "now 16 k/s, usually 16 k/s, at most 16 k/s")
-    shown.until("#chart-lag p", "(p99 ")
     assert shown.page.locator("#charts canvas").count() >= 6
     shown.keep("well")
     assert shown.errors == []
+
+
+def test_what_is_usual_is_what_was_before_nothing_became_final(opened: Opened) -> None:
+    """A reader who came a minute after the trouble was told that no results are usual."""
+    shown = opened(star())
+    shown.until("#chart-rates p", ", usually ")
+    assert "until" not in shown.text("#chart-rates p")
+    usual = shown.text("#chart-rates p").split(", usually ")[1]
+    for _ in range(30):
+        shown.running.second(silent=True)
+    shown.until("#chart-rates p", "now 0/s, usually until 12:00:")
+    assert shown.text("#chart-rates p").endswith(usual)
 
 
 def test_what_happens_appears_by_itself(opened: Opened) -> None:

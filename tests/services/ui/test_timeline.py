@@ -118,9 +118,9 @@ def test_what_happened_is_in_the_row_of_its_second() -> None:
     kept = Timeline()
     for second in range(6):
         kept.set(second * 1000, [])
-    kept.happened(2_300, "failure", "x")
-    kept.happened(4_000, "restart", "y")
-    kept.happened(9_000, "restart", "z")
+    kept.happened(2_300, (2_300, "failure", "x"))
+    kept.happened(4_000, (4_000, "restart", "y"))
+    kept.happened(9_000, (9_000, "restart", "z"))
     found = kept.columns(-1, 9, 0)
     assert dict(zip(found["second"], found["events"], strict=True)) == {
         0: [],
@@ -137,7 +137,7 @@ def test_events_of_several_seconds_in_one_row_keep_their_second(monkeypatch: pyt
     monkeypatch.setattr(timeline, "DETAILED_S", 0)
     kept = Timeline()
     for second in range(6):
-        kept.happened(second * 1000, "restart", str(second))
+        kept.happened(second * 1000, (second * 1000, "restart", str(second)))
     found = kept.columns(-1, 9, 2)
     assert [[event[0] for event in row] for row in found["events"]] == [[0, 1, 2], [3, 4, 5]]
 
