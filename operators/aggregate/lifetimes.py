@@ -5,13 +5,14 @@ Time is counted in multiples here. A result is alive from multiple `begin` = cei
 has a slot; it waits until its first multiple, then for the end of its lifetime.
 
 The end in a ROWS window is known when the tuple that ends it has arrived; until then the result is watched by the row
-of its component. Cost: O(log n) per result, nothing per multiple without changes.
+of its component. Cost: O(log n) per result, nothing per multiple without changes. Where one window ends a result, what
+the queues have of it for others is void; void pairs are removed when they may outnumber the rest.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,10 @@ class EventQueue:
         self._keys: I64 = np.zeros(FIRST_CAPACITY, np.int64)
         self._items: I64 = np.zeros(FIRST_CAPACITY, np.int64)
         self._size = 0
+        self._keep_from = FIRST_CAPACITY
+
+    def __len__(self) -> int:
+        return self._size
 
     def push(self, keys: I64, items: I64) -> None:
         """Insert (n,) pairs of key and item."""
@@ -74,6 +79,18 @@ class EventQueue:
         keys, items = heap_take(self._keys, self._items, self._size, until)
         self._size -= len(keys)
         return np.asarray(keys, np.int64), np.asarray(items, np.int64)
+
+    def keep(self, valid: Callable[[I64], Mask]) -> None:
+        """Remove the pairs whose items are not `valid`, if there are twice as many pairs as were kept the last time.
+
+        Cost: O(log n) per pair pushed.
+        """
+        if self._size >= self._keep_from:
+            good = np.flatnonzero(valid(self._items[: self._size]))
+            good = good[np.argsort(self._keys[good])]  # ascending keys are a heap
+            self._size = len(good)
+            self._keys[: self._size], self._items[: self._size] = self._keys[good], self._items[good]
+            self._keep_from = max(2 * self._size, FIRST_CAPACITY)
 
     def size_bytes(self) -> int:
         """Return the bytes of its arrays."""
@@ -138,11 +155,14 @@ class LivingResults:
             self._waiting.append((begin, items))
         ends = end < FOREVER
         self._leaving.push(end[ends], items[ends])
+        if self._watched:
+            self._leaving.keep(self._valid)
         return slots
 
     def watch(self, alias: str, rows: I64, slots: I64) -> None:
         """Let the results in these slots end when their components of a ROWS alias, in these rows, do."""
         self._watched[alias].push(rows, self._items(slots))
+        self._watched[alias].keep(self._valid)
 
     def take_watched(self, alias: str, until: int) -> tuple[I64, I64]:
         """Return the watched rows before `until`, which have ended, and the results that end with them, for `end`."""

@@ -426,6 +426,27 @@ def test_forgotten_groups_and_results_take_no_room() -> None:
     assert max(sizes) == max(sizes[:20]), "the second ten thousand find room where the first were"
 
 
+@pytest.mark.parametrize(("of_a", "of_b", "at_once"), [("ROWS 1", "RANGE 5 MS", 50), ("RANGE 1 DAYS", "ROWS 1", 1)])
+def test_results_that_one_window_has_ended_take_no_room_until_the_other_does(
+    of_a: str, of_b: str, at_once: int
+) -> None:
+    """One tuple of a, and many of b, which die at once: each left its end by the window of a, for as long as that
+    lasted."""
+    text = f"SELECT COUNT(*) AS n FROM a A [{of_a}], b B [{of_b}] WHERE A.k = B.k EMIT EVERY 1 MS"
+    query = parse_program(STREAMS + text).queries[0]
+    engine = Engine(query)
+    a, b = query.streams()
+    engine.push("a", 0, to_batch(a, [{"at": 0, "k": 1, "x": None, "s": None}]))
+    engine.close("a", 0)
+    sizes = []
+    for start in range(0, 3_000 * at_once, at_once):
+        engine.push("b", 0, to_batch(b, [{"at": t, "k": 1, "y": None} for t in range(start, start + at_once)]))
+        engine.advance()
+        if start % (100 * at_once) == 0:
+            sizes.append(engine.statistics().state_bytes)
+    assert max(sizes) == max(sizes[:10])
+
+
 @pytest.mark.parametrize(("item", "shown"), [("MAX(k)", 2), ("SUBSTRING(s, 1, MAX(k))", "ab"), ("MAX(k) > 1", True)])
 def test_to_null_and_back_is_a_change(item: str, shown: object) -> None:
     """Two rows are alive at a time; of some k is null."""
