@@ -5,8 +5,9 @@ An entry has an absolute number `e` that never changes; it is stored in slot `e 
 `dist[slot]` is the distance in entries to the next older entry of the bucket (0: none).
 
 Purging the oldest entries only moves `lo`. The head of a purged entry may then name a slot that an entry of another
-bucket has reused. Following that chain is harmless, since its keys differ from the probe's, and a bucket that still has
-live entries always has a live head.
+bucket has reused, and the next entry of the bucket is chained to that one. A bucket that still has live entries always
+has a live head, so all that a chain has beyond an entry of another bucket is of other buckets or purged. The walk ends
+there: the other bucket may be that of a key which most entries have.
 """
 
 from __future__ import annotations
@@ -141,6 +142,9 @@ def probe_keys(
                         out_probe[count] = i
                         out_entry[count] = e
                         count += 1
+                elif (found ^ key) & buckets != 0:
+                    compared += 1
+                    break
                 compared += 1
                 if step == 0:
                     break
@@ -166,11 +170,12 @@ def has_keys(
         e = hi - 1 - ((hi - head) & mask)
         while e >= lo:
             slot = e & mask
-            if ring_keys[slot] == key and ring_ts[slot] < before:
+            found = ring_keys[slot]
+            if found == key and ring_ts[slot] < before:
                 out[i] = True
                 break
             step = np.int64(dist[slot])
-            if step == 0:
+            if step == 0 or (found ^ key) & buckets != 0:
                 break
             e -= step
     return out

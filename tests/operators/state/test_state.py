@@ -6,6 +6,7 @@ Entries are written `ts:key`; a state of capacity 4 is tiny enough to wrap, grow
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
 import pytest
@@ -177,6 +178,20 @@ def test_wrapping_leaves_no_stale_entry() -> None:
         met = [(0, e) for e in range(t, max(t - 3, -1), -1) if e % 3 == t % 3]
         assert probed(side, [t % 3], [t]) == met
         assert probed(side, [5], [t]) == [], "bucket 1 of 4, where only other keys are"
+
+
+def test_a_key_that_most_entries_have_costs_the_others_nothing() -> None:
+    """Heads of buckets whose entries had been purged named slots that entries of the key had reused. A probe by any
+    such bucket walked through all of these: a state of n entries cost n comparisons per tuple."""
+    rng, side, some, compared = Random(1), hashed(life=200), scratch(1000), 0
+    for ts in range(4_000):
+        side.insert(single([ts], life=200, first_row=ts), words([rng.choice([0, rng.getrandbits(64)])]))
+        side.purge(ts)
+        *_, looked = side.probe(
+            words([rng.getrandbits(64)]), np.array([ts]), strict=False, start=0, resume=-1, scratch=some
+        )
+        compared += looked
+    assert compared < 2 * 4_000
 
 
 def test_growth_keeps_all_entries() -> None:
