@@ -2,7 +2,8 @@
 
 Tuples wait in `Intake` until the task's watermark passes them. `Intake.take(cut)` returns, per stream, all tuples with
 `ts < cut` sorted by (ts, partition, offset), without repeats (`operators.engine.repeats`). Each arriving chunk is
-sorted once and its prefix is taken by slicing, so the cost of an epoch does not depend on how many tuples wait.
+sorted once and its prefix is taken by slicing. Where many small ones wait, such as those of an hour of disorder, they
+are merged. So the cost of an epoch hardly depends on how many tuples wait.
 """
 
 from __future__ import annotations
@@ -70,6 +71,12 @@ class _Mark:
 MAX_MARKS = 4096
 """Stretches are merged beyond this many, so that the history for an endless window takes bounded memory."""
 
+MERGED_CHUNKS = 64
+"""At least so many waiting chunks are merged at once,"""
+
+MERGED_TUPLES = 4096
+"""and none beyond so many tuples: larger ones are few."""
+
 
 class _Partition:
     """The clock, the waiting tuples and the history of one partition."""
@@ -79,6 +86,7 @@ class _Partition:
         self.of_table = stream.is_versioned
         self._in_log_order = stream.in_log_order
         self.chunks: list[_Chunk] = []
+        self._merge_at = MERGED_CHUNKS
         self.marks: list[_Mark] = []
         self.next_offset = 0
 
@@ -99,11 +107,28 @@ class _Partition:
         self.clock.idle = False
         self._remember(_Mark(first, before, self.clock.max_ts))
         if len(kept):
-            ts = kept.ts
-            if (ts[1:] < ts[:-1]).any():
-                kept = kept.take(np.argsort(ts, kind="stable").astype(np.int64))
-            self.chunks.append(_Chunk(kept, 0))
+            self.wait(_ascending(kept))
         return found, len(kept)
+
+    def wait(self, batch: Batch) -> None:
+        """Let tuples wait, ascending by ts. Cost: O(1) copies of a tuple in the long run."""
+        self.chunks.append(_Chunk(batch, 0))
+        if len(self.chunks) >= self._merge_at:
+            self._merge()
+            self._merge_at = max(2 * len(self.chunks), MERGED_CHUNKS)
+
+    def _merge(self) -> None:
+        """Merge small chunks with those that follow them."""
+        found: list[list[Batch]] = []
+        size = MERGED_TUPLES
+        for chunk in self.chunks:
+            rest = chunk.batch.slice(chunk.start, len(chunk.batch))
+            size += len(rest)
+            if size > MERGED_TUPLES:
+                found.append([])
+                size = len(rest)
+            found[-1].append(rest)
+        self.chunks = [_Chunk(_ascending(Batch.concat(some)), 0) for some in found]
 
     def _tuples(self, batch: Batch, late: Mask, cut: int, floor: int, remembered: int | None) -> tuple[Batch, LateRows]:
         """Return the tuples that are taken, and which are late; `late` says which are so by the clock."""
@@ -168,6 +193,13 @@ class _Partition:
         return parts
 
 
+def _ascending(batch: Batch) -> Batch:
+    """Return the tuples ascending by ts, at equal ts in their order."""
+    if not (batch.ts[1:] < batch.ts[:-1]).any():
+        return batch
+    return batch.take(np.argsort(batch.ts, kind="stable").astype(np.int64))
+
+
 class Intake:
     """Per-partition clocks and the tuples that wait for the watermark.
 
@@ -230,7 +262,7 @@ class Intake:
     def insert(self, stream: str, partition: int, batch: Batch) -> None:
         """Take tuples, ascending by ts and none below `cut`, that a partition's clock has already passed."""
         if len(batch):
-            self._part(stream, partition).chunks.append(_Chunk(batch, 0))
+            self._part(stream, partition).wait(batch)
             self.pending_tuples += len(batch)
 
     def withdraw(self, stream: str, partition: int, useless: Callable[[Batch], Mask]) -> int:
@@ -292,9 +324,7 @@ class Intake:
                 parts += partition.take(cut)
             if not parts:
                 continue
-            batch = Batch.concat(parts)
-            if len(parts) > 1 and (batch.ts[1:] < batch.ts[:-1]).any():
-                batch = batch.take(np.argsort(batch.ts, kind="stable").astype(np.int64))
+            batch = parts[0] if len(parts) == 1 else _ascending(Batch.concat(parts))
             self.pending_tuples -= len(batch)
             deduplication = self._deduplications.get(stream.name)
             if deduplication is not None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.data import slices
-from operators.engine import repeats
+from operators.engine import intake, repeats
 from operators.engine.executors import EXECUTORS
 from operators.migration import hybmig
 from operators.migration.jisc import strategy as jisc
@@ -36,6 +36,8 @@ def cramped() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "FIRST_CAPACITY", 2)
         patch.setattr(state, "CANDIDATES_AT_ONCE", 3)
+        patch.setattr(intake, "MERGED_CHUNKS", 2)
+        patch.setattr(intake, "MERGED_TUPLES", 5)
         patch.setattr(repeats, "FIRST_CAPACITY", 2)
         patch.setattr(repeats, "FIRST_BYTES", 16)
         patch.setattr(store, "FIRST_CAPACITY", 2)

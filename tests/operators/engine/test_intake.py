@@ -5,6 +5,8 @@ Timelines are written as timestamps in arrival order.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -161,6 +163,27 @@ def test_epochs_are_sorted_by_ts_then_partition_then_offset() -> None:
     assert (one.cut, one.take(3)) == (3, {}), "strictly below the cut"
     assert numbers(one.take(END)["a"]) == [20, 22, 10, 12]
     assert one.pending_tuples == 0
+
+
+def test_an_epoch_costs_the_same_however_many_small_pushes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was looked at in every epoch, and an hour of disorder has a hundred thousand."""
+    one = task(100_000, a=1)
+    arrivals = [ts for n in range(3_000) for ts in (10 * n + 25, 10 * n)]
+    for at in range(0, len(arrivals), 2):
+        one.push("a", 0, batch(arrivals[at : at + 2], [at, at + 1]))
+    calls, search = 0, np.searchsorted
+
+    def counting(*args: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return search(*args, **named)
+
+    monkeypatch.setattr(np, "searchsorted", counting)
+    found = [one.take(cut).get("a", batch([])) for cut in (1_000, 2_000, END)]
+    assert calls < 300
+    assert one.pending_tuples == 0
+    expected = sorted(enumerate(arrivals), key=lambda arrived: (arrived[1], arrived[0]))
+    assert [n for part in found for n in numbers(part)] == [n for n, _ in expected]
 
 
 def test_streams_without_tuples_are_absent() -> None:
