@@ -410,6 +410,9 @@ class SourceStore:
                 self._epoch_ends.popleft()
             return
         if life >= FOREVER:
+            # Should windows end some day, these rows are dropped together, with the newest of them.
+            while len(self._epoch_ends) > 1:
+                self._epoch_ends.popleft()
             return
         bound = END if cut == END else cut - life
         limit = counted if keep_rows is None else max(self.lo, counted - keep_rows)

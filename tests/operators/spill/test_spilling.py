@@ -23,6 +23,7 @@ from schemas.errors import SpillError
 from schemas.language.program import parse_program
 from schemas.query import Query, Type
 from tests.feeding import to_rows
+from tests.operators import tiny
 from tests.operators.spill.memory_blocks import MemoryBlocks
 from tests.profiles import mostly_deep
 
@@ -144,6 +145,20 @@ def test_memory_is_given_back_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     written = sum(len(decode_block(raw, key).batch) for key, raw in blocks.stored.items())
     assert said is not None
     assert said.on_disk_tuples <= written
+
+
+def test_epochs_of_endless_windows_do_not_use_up_the_budget() -> None:
+    """Where each ended was remembered for ever, and could not be spilled."""
+    joined = tiny.query("SELECT A.v FROM a A [UNBOUNDED], b B [UNBOUNDED] WHERE A.k = B.k", streams="ab")
+    task = Engine(joined, budget=MemoryBudget(300_000, "bottom-up"), blocks=MemoryBlocks())
+    for at in range(3_000):
+        for name, key in (("a", at), ("b", -1 - at)):
+            task.push(name, 0, tiny.numbers(np.array([at]), k=np.array([key])))
+        task.advance()
+    spill = task.statistics().spill
+    assert spill is not None
+    assert spill.on_disk_tuples > 0
+    assert spill.used_bytes <= 300_000
 
 
 def test_results_are_taken_while_more_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
