@@ -22,6 +22,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import CancelledError
 from typing import Any, ClassVar, Protocol, cast
 
 import aiokafka
@@ -437,7 +438,8 @@ class Consumer(driver.Consumer):
         return False
 
     def commit_as_member(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
-        """Commit offsets with metadata as this member of the group; False when the group refuses.
+        """Commit offsets with metadata as this member of the group; False when the group refuses, or when the consumer
+        ends meanwhile.
 
         Blocking; for threads other than the loop's.
         """
@@ -446,11 +448,16 @@ class Consumer(driver.Consumer):
             aiokafka.TopicPartition(*lane): OffsetAndMetadata(offset, metadata + "\0")
             for lane, (offset, metadata) in offsets.items()
         }
-        consumer = self._thread._ensure_consumer()
-        done = asyncio.run_coroutine_threadsafe(consumer.commit(wanted), self._thread.thread_loop)
+        attempt = self._thread._ensure_consumer().commit(wanted)
+        try:
+            done = asyncio.run_coroutine_threadsafe(attempt, self._thread.thread_loop)
+        except RuntimeError:  # the loop is closed
+            attempt.close()
+            self.log.info("offsets not committed: the consumer has ended")
+            return False
         try:
             done.result(COMMIT_S)
-        except (KafkaError, TimeoutError) as error:
+        except (KafkaError, TimeoutError, CancelledError) as error:
             # Else it could still commit these offsets after the task's next incarnation has committed newer ones.
             done.cancel()
             self.log.info("offsets not committed: %r", error)

@@ -235,6 +235,41 @@ def test_an_offset_that_is_gone_is_told_on_the_event_loop() -> None:
     assert told == [(TP("t", 3), 7, threading.get_ident())]
 
 
+@pytest.mark.parametrize("ends", ["before", "meanwhile"])
+def test_a_commit_that_outlasts_its_consumer_is_refused(ends: str) -> None:
+    """At least once, a task that waited for the group's coordinator while the worker ended, or joined the group anew,
+    failed of an error that nobody expected, and ended the worker with exit code 1."""
+    loop, asked = asyncio.new_event_loop(), threading.Event()
+
+    async def never(offsets: object) -> None:
+        asked.set()
+        await asyncio.sleep(600)
+
+    async def until_asked() -> None:
+        await asyncio.to_thread(asked.wait, 20)
+
+    def consumer_ends() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(until_asked())
+        for pending in asyncio.all_tasks(loop):
+            pending.cancel()
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    if ends == "before":
+        asked.set()
+    consumer: Any = transport.Consumer.__new__(transport.Consumer)
+    consumer.log = logging.getLogger("transport")
+    consumer._thread = SimpleNamespace(_ensure_consumer=lambda: SimpleNamespace(commit=never), thread_loop=loop)
+    thread = threading.Thread(target=consumer_ends)
+    thread.start()
+    if ends == "before":
+        thread.join(20)
+    assert not consumer.commit_as_member({("t", 0): (7, "message")})
+    thread.join(20)
+
+
 def test_a_batch_is_cut_by_offset() -> None:
     """Whatever the gaps, the two parts of a cut chain and hold everything."""
 
