@@ -534,6 +534,11 @@ class TaskManager:
             await asyncio.wait(self._unwanted, timeout=SETTLE_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether threads of its tasks still run, or open one; after `close`. They hold state tables."""
+        return bool(self._unwanted) or any(not task.join(0) for task in self._ending)
+
     # --- For other modules --------------------------------------------------------------------------
 
     def running_tasks(self) -> Iterable[int]:

@@ -70,6 +70,9 @@ FORGOTTEN_S = 5.0
 AGAIN_S = 1.0
 """Pause before Kafka is asked again which plan is in force."""
 
+ENDING_S = 0.05
+"""How often the worker looks whether the threads of tasks have ended, before tasks begin anew."""
+
 
 class Worker:
     """Runs one query until it is stopped.
@@ -268,6 +271,10 @@ class Worker:
                     next_id = await self._until_stopped(runner)
                 finally:
                     await self._end(runner)
+                # The next runner's tasks would find the state tables locked, and do without them.
+                while runner.task_manager.has_threads and not self._stop.is_set():
+                    self._pages.waits_for("the threads of its former tasks to end")
+                    await asyncio.sleep(ENDING_S)
                 if not self._stop.is_set():
                     self._pages.waits_for("tasks to begin anew")
         finally:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from services.worker import task_manager as manager
 from services.worker.assignment import PartitionReader, TaskProgress
 from services.worker.health_problem import ANY_COMMIT, HealthProblem
 from services.worker.task_manager import SETTLE_S, TaskManager
+from services.worker.worker import Worker
 
 PATIENCE_S = 60.0
 
@@ -461,3 +463,37 @@ def test_a_task_waits_for_the_thread_of_its_former_incarnation(monkeypatch: pyte
         await task_manager.close()
 
     asyncio.run(moved())
+
+
+def test_tasks_begin_anew_once_all_threads_have_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """When partitions were added, or the group did not answer, the worker's next tasks did not wait for a thread that
+    was computing: they had no disk until the next restart."""
+    monkeypatch.setattr(manager, "SETTLE_S", 0.05)
+    may_end = threading.Event()
+    ended_before: list[bool] = []
+    (query,) = parse_program(QUERY).queries
+    worker: Any = Worker(query, WorkerSettings(KafkaClients("localhost:1"), "g"))
+
+    def open_task(number: int, *given: object) -> Task:
+        return cast(Task, StuckTask(number, threading.Event(), may_end))
+
+    async def next_runner(patient: bool) -> Any:
+        ended_before.append(may_end.is_set())
+        return SimpleNamespace(task_manager=task_manager_of(open_task))
+
+    async def until_begun_anew(runner: Any) -> str:
+        if len(ended_before) == 1:
+            await runner.task_manager.assigned([TP("l", 0)])
+            while runner.task_manager.assignments()[0].task is None:
+                await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(1.0, may_end.set)
+        else:
+            worker._stop.set()
+        return ""
+
+    async def end(runner: Any) -> None:
+        await runner.task_manager.close()
+
+    worker._next_runner, worker._until_stopped, worker._end = next_runner, until_begun_anew, end
+    asyncio.run(worker._main(tmp_path))
+    assert ended_before == [False, True]
