@@ -44,8 +44,8 @@ class Token:
     expires_s: float
 
     def fresh(self, now_s: float) -> bool:
-        """Whether the token need not be replaced yet."""
-        return now_s < self.fetched_s + REFRESH_AT * (self.expires_s - self.fetched_s)
+        """Whether the token need not be replaced yet. If the clock was set back, nobody knows how old it is."""
+        return self.fetched_s <= now_s < self.fetched_s + REFRESH_AT * (self.expires_s - self.fetched_s)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -84,6 +84,7 @@ def test_both_libraries_get_oauth(url: str) -> None:
     }
     token = Token("secret", 1000.0, 1100.0)
     assert [token.fresh(at) for at in (1000.0, 1079.0, 1080.0)] == [True, True, False]
+    assert not token.fresh(999.0), "the clock was set back: it would be used until long after it has expired"
     assert "secret" not in repr(token)
 
 
