@@ -131,7 +131,8 @@ class RateLimit(logging.Filter):
         if not _put_plainly(record):
             return False
         kind = (record.name, str(record.msg))
-        if record.created - self._last.get(kind, -REPEAT_S) < REPEAT_S:
+        # The clock may be set back.
+        if abs(record.created - self._last.get(kind, -REPEAT_S)) < REPEAT_S:
             return False
         if len(self._last) > 1000:
             self._last.clear()

@@ -242,7 +242,7 @@ class Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log what the SDK complains of."""
-        if record.created - self._last < REPEAT_S:
+        if abs(record.created - self._last) < REPEAT_S:  # the clock may be set back
             return
         self._last = record.created
         error = "" if record.exc_info is None else f": {record.exc_info[1]}"

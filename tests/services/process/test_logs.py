@@ -67,6 +67,11 @@ BURST = (
 )
 
 
+def test_a_clock_that_is_set_back_hides_no_line() -> None:
+    """What libraries said was not written until the clock had come that far again."""
+    assert len(lines(*(of_a_library("kafka", "no room", at=at) for at in (0.0, -1.0, -3_600.0, -3_599.0)))) == 2
+
+
 def test_what_libraries_say_of_a_broker_that_is_away_is_two_lines_a_minute() -> None:
     """It was a burst of eight, in words for who knows their insides."""
     burst = [of_a_library(*given, at=at) for at in (0.0, 1.0, REPEAT_S / 2) for given in BURST]
