@@ -310,13 +310,17 @@ class ProducerSink(Sink):
         topic, partition = lane
         chunk[-1]["callback"] = self._confirmed(lane, len(chunk), None)
         while todo:
-            # A full queue marks the messages that it refused. They are the last ones, so the order stays.
+            # A full queue marks the messages that it refused. They are the last ones, so the order stays. A producer
+            # that cannot go on marks all of them.
             try:
                 self._producer.produce_batch(topic, todo, partition=partition, on_delivery=self._delivered)
             except BufferError:
                 pass
             except KafkaException as error:
                 raise self._refusal(error, "result not accepted") from None
+            errors = (message["_error"] for message in todo if "_error" in message)
+            if (final := next((error for error in errors if error.code() != KafkaError._QUEUE_FULL), None)) is not None:
+                raise self._refusal(KafkaException(final), "result not accepted")
             todo = [
                 {name: message[name] for name in ("value", "key", "callback") if name in message}
                 for message in todo

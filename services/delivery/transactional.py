@@ -220,9 +220,9 @@ class TransactionalSink(ProducerSink):
         return offsets
 
     def _refusal(self, error: KafkaException, what: str) -> WeirError:
-        """As `ProducerSink._refusal`. A producer that cannot go on refuses records without a reason. A fenced producer
-        is one of them, and only calls about transactions tell."""
-        if error.args[0].code() == KafkaError._FATAL:
+        """As `ProducerSink._refusal`. A producer whose transaction has failed, or that cannot go on, refuses records
+        without a reason. A fenced producer is one of them, and only calls about transactions tell."""
+        if error.args[0].code() in (KafkaError._FATAL, KafkaError._STATE):
             try:
                 self._producer.begin_transaction()
             except KafkaException as cause:

@@ -20,7 +20,15 @@ from schemas.errors import BrokerError
 from schemas.messages.commits import Commit, StreamPoint
 from services.delivery import transactional
 from services.delivery.epoch_output import Delivery
-from services.delivery.sink import HEADER_BYTES, Aborted, Fenced, IdempotentSink, Sink
+from services.delivery.sink import (
+    CHUNK_RECORDS,
+    HEADER_BYTES,
+    Aborted,
+    Fenced,
+    IdempotentSink,
+    ProducerSink,
+    Sink,
+)
 from services.delivery.transactional import TransactionalSink
 from services.kafka.call_thread import CallThread
 from services.kafka.topics import Lane, OutputTopics, TopicAdmin
@@ -89,6 +97,51 @@ def test_a_sink_that_is_closed_is_gone() -> None:
     del sink
     gc.collect()
     assert left() is None
+
+
+def test_a_producer_that_cannot_go_on_refuses_results() -> None:
+    """It marks each of a batch, as a full queue does. The task offered them again for ever."""
+    give_up = threading.Event()
+    topics = OutputTopics("out", "out", "out", {"out": 1}, {"out": 1 << 20})
+    # No transaction has begun.
+    sink = ProducerSink(KafkaClients("127.0.0.1:1"), "group", 0, topics, give_up, transactional__id="group.0")
+    hanging = threading.Timer(20, give_up.set)
+    hanging.start()
+    with pytest.raises(Aborted, match=r"^result not accepted: .*Erroneous state"):
+        sink._produce(delivery(("out", 0), 1))
+    hanging.cancel()
+    sink.close()
+
+
+@pytest.mark.kafka
+def test_a_transaction_fails_while_many_results_are_handed_over(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above; and the client says why only where it is asked about the transaction."""
+    topic = topics("sink", max_message_bytes="200")
+    given = OutputTopics(topic, topic, topic, {topic: 1}, {topic: 1 << 20})
+    sink = transactional_sink(topics.bootstrap, given, topic)
+    sink.open()
+    produce_chunk = sink._produce_chunk
+
+    def has_failed() -> bool:
+        try:
+            sink._producer.begin_transaction()
+        except KafkaException as error:
+            return error.args[0].code() != KafkaError._STATE
+        return False
+
+    def then_wait(*args: Any) -> None:
+        produce_chunk(*args)
+        wait_for(has_failed, "the broker has refused the first results")
+
+    monkeypatch.setattr(sink, "_produce_chunk", then_wait)
+    hanging = threading.Timer(60, sink._give_up.set)
+    hanging.start()
+    with pytest.raises(Aborted, match=r"^result not accepted: .*too large"):
+        sink.deliver(Delivery([(topic, encoded_texts([b"%d" % n for n in range(2 * CHUNK_RECORDS)]))], [], {}))
+    hanging.cancel()
+    sink.close()
 
 
 @pytest.mark.kafka
