@@ -46,6 +46,8 @@ HEADER_BYTES = 512
 
 CHUNK_RECORDS = 2_000
 
+POLL_S = 0.05
+
 Headers = list[tuple[str, bytes]]
 
 
@@ -372,10 +374,22 @@ class ProducerSink(Sink):
 
         return delivered
 
+    def _flush(self, before: str) -> None:
+        """Wait until Kafka has confirmed or refused every record.
+
+        Raises:
+            KafkaException: the producer cannot go on.
+        """
+        # Not by `flush`: after raising a fatal error it still runs callbacks, and then raises arbitrary exceptions.
+        while len(self._producer):
+            self._producer.poll(POLL_S)
+            if self._give_up.is_set():
+                raise Aborted(f"stopped before {before}")
+
     def _make_room(self) -> None:
         if self._give_up.is_set():
             raise Aborted("stopped while the producer's queue was full")
-        self._producer.poll(0.05)
+        self._producer.poll(POLL_S)
 
     def close(self) -> None:
         self._producer.purge()
@@ -447,10 +461,11 @@ class IdempotentSink(ProducerSink):
 
     def deliver(self, delivery: Delivery) -> Counter[str]:
         """Write, wait until Kafka confirms, then commit the offsets if there are any."""
-        refused = self._produce(delivery)
-        while self._producer.flush(0.5):
-            if self._give_up.is_set():
-                raise Aborted("stopped while records were not yet written")
+        try:
+            refused = self._produce(delivery)
+            self._flush("its records were written")
+        except KafkaException as error:
+            raise delivery_error(error, "records not written") from None
         if self._failed:
             raise Aborted(f"records not written: {self._failed}")
         if delivery.offsets and not self._commit(delivery.offsets):

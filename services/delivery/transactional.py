@@ -41,7 +41,16 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from schemas.errors import StateError, WeirError
 from services.delivery.completion import CommitId, Fate, Transaction, TransactionRepair, complete, newest_commit_id
 from services.delivery.epoch_output import Delivery
-from services.delivery.sink import ATTEMPT_S, PATIENCE_S, Aborted, Headers, ProducerSink, Repair, delivery_error
+from services.delivery.sink import (
+    ATTEMPT_S,
+    PATIENCE_S,
+    POLL_S,
+    Aborted,
+    Headers,
+    ProducerSink,
+    Repair,
+    delivery_error,
+)
 from services.delivery.transaction_log import TransactionLog, read_back, records_of
 from services.kafka.call_thread import CallThread
 from services.kafka.partition_log import PartitionLogs
@@ -75,8 +84,6 @@ CHECK_WAIT_S = 1.0
 
 FINAL_FATES = (Fate.COMMITTED, Fate.ABORTED)
 """Fates that cannot change any more, even if a stale broker reports them."""
-
-POLL_S = 0.05
 
 ABORTED_RECORD: tuple[None, bytes, Headers] = (None, b"weir", [("weir", b"aborted")])
 """Value, key and headers of a record that is only written to be aborted."""
@@ -228,13 +235,6 @@ class TransactionalSink(ProducerSink):
             except KafkaException as cause:
                 error = cause
         return delivery_error(error, what)
-
-    def _flush(self, before: str) -> None:
-        # Not by `flush`: after raising a fatal error it still runs callbacks, and then raises arbitrary exceptions.
-        while len(self._producer):
-            self._producer.poll(POLL_S)
-            if self._give_up.is_set():
-                raise Aborted(f"stopped before {before}")
 
     def _abort(self) -> None:
         right = f"WRITE on transactional id {self.transactional_id!r}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from schemas.codecs.encode import Encoded
 from schemas.errors import BrokerError
@@ -141,6 +141,21 @@ def test_a_transaction_fails_while_many_results_are_handed_over(
     with pytest.raises(Aborted, match=r"^result not accepted: .*too large"):
         sink.deliver(Delivery([(topic, encoded_texts([b"%d" % n for n in range(2 * CHUNK_RECORDS)]))], [], {}))
     hanging.cancel()
+    sink.close()
+
+
+@pytest.mark.kafka
+def test_a_producer_that_fails_for_ever_has_written_nothing(topics: Topics) -> None:
+    """The client raises its fatal error out of the next call, whichever that is. At least once, nobody expected that,
+    and the worker ended; a task that begins again has another producer."""
+    topic = topics("sink", max_message_bytes="200")
+    clients, given = KafkaClients(topics.bootstrap), OutputTopics(topic, topic, topic, {topic: 1}, {topic: 1 << 20})
+    sink = IdempotentSink(clients, topic, 0, given, threading.Event(), lambda offsets: True)
+    # With this setting a refused record is a fatal error; else a broker must have lost what it knew of the producer.
+    gapless = {"enable.idempotence": True, "enable.gapless.guarantee": True}
+    sink._producer = Producer(clients.librdkafka(log_level=0, **gapless))
+    with pytest.raises(BrokerError, match=r"^records not written: "):
+        sink.deliver(delivery((topic, 0), 1, "too long" * 100))
     sink.close()
 
 
