@@ -108,12 +108,15 @@ class LogReader:
     Args:
         begin: the first offset, or `OFFSET_END` for later messages only.
         more: as in `log_consumer`.
+
+    Attributes:
+        position: the offset after what was read.
     """
 
     def __init__(self, clients: KafkaClients, topic: str, begin: int = 0, **more: Any) -> None:
+        self.position = begin
         self._clients = clients
         self._topic = topic
-        self._next = begin
         self._more = more
         self._consumer = self._assigned()
         self._last_message_s = time.monotonic()
@@ -147,7 +150,7 @@ class LogReader:
             else:
                 problem = reason(error, f"READ on topic {self._topic!r}")
                 continue
-            self._next = (message.offset() or 0) + (error is None)
+            self.position = (message.offset() or 0) + (error is None)
             self._last_message_s = time.monotonic()
         return LogBatch(records, at_end, problem)
 
@@ -157,7 +160,7 @@ class LogReader:
             ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=ANSWER_S)
         except KafkaException:
             return False
-        return ends is not None and 0 <= ends[1] <= self._next
+        return ends is not None and 0 <= ends[1] <= self.position
 
     def _replace(self) -> LogBatch:
         get_log("kafka").warning("a topic brings nothing, reading it with another consumer", topic=self._topic)
@@ -167,7 +170,7 @@ class LogReader:
 
     def _assigned(self) -> LogConsumer:
         consumer = log_consumer(self._clients, self._topic, **self._more)
-        consumer.assign([TopicPartition(self._topic, 0, self._next)])
+        consumer.assign([TopicPartition(self._topic, 0, self.position)])
         return consumer
 
 
@@ -183,6 +186,7 @@ class LogFollower:
 
     Attributes:
         stopped: True once `stop` was called.
+        position: the offset after what was read; for `take`.
     """
 
     def __init__(
@@ -207,6 +211,10 @@ class LogFollower:
     @property
     def stopped(self) -> bool:
         return self._stop.is_set()
+
+    @property
+    def position(self) -> int:
+        return self._reader.position
 
     def start(self) -> None:
         """Start to read."""

@@ -31,6 +31,9 @@ POLL_S = 0.2
 BEGIN_S = 60.0
 """How long reading the registry, and waiting for the topics and schemas of its queries, may take at the start."""
 
+CATCH_UP_S = 30.0
+"""How long a task that is opened waits until the registry has been read."""
+
 RETRY_S = 1.0
 """How soon a query that waits is tried again."""
 
@@ -95,6 +98,8 @@ class GroupWatch:
         self._stale = False
         self._read = False
         self._begun = threading.Event()
+        self._taken = 0
+        self._taken_further = threading.Condition()
         self._follower = LogFollower(clients, REGISTRY, "group", self._take, poll_s=POLL_S)
 
     def start(self) -> GroupWatch:
@@ -119,7 +124,27 @@ class GroupWatch:
 
     def close(self) -> None:
         """Stop following."""
+        self._stop()
         self._follower.close()
+
+    def _stop(self) -> None:
+        """Read no more, and let nobody wait for it."""
+        self._follower.stop()
+        with self._taken_further:
+            self._taken_further.notify_all()
+
+    def catch_up(self) -> None:
+        """Wait until `wanted` has all that is registered now. Another worker, which ran a task before, may have read of
+        more: the task would end queries that have begun, and begin queries that have ended.
+
+        Raises:
+            BrokerError: the registry cannot be read now.
+        """
+        end = self._admin.log_ranges([(REGISTRY, 0)])[REGISTRY, 0][1]
+        with self._taken_further:
+            self._taken_further.wait_for(lambda: self._taken >= end or self._follower.stopped, CATCH_UP_S)
+            if self._taken < end:
+                raise BrokerError(f"topic {REGISTRY} has been read up to offset {self._taken}, and it ends at {end}")
 
     def _take(self, batch: LogBatch) -> None:
         """Fold what has been read, and prepare the queries once it seems complete."""
@@ -130,14 +155,18 @@ class GroupWatch:
                 if key_of(message).startswith(f"{self._streams.name}/"):
                     self.refused = problem
                     self._begun.set()
-                    self._follower.stop()
+                    self._stop()
                     return
             except WeirError as problem:
                 self._log.warning("registered query passed over", reason=str(problem))
             self._stale = True
         self._read = self._read or batch.at_end
-        if self._stale and (batch.at_end or not batch):
-            self._update()
+        if batch.at_end or not batch:
+            if self._stale:
+                self._update()
+            with self._taken_further:
+                self._taken = self._follower.position
+                self._taken_further.notify_all()
         if self._read and not self._stale:
             self.wanted = self.wanted or ()
             self._begun.set()

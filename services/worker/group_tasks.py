@@ -79,6 +79,7 @@ class GroupTasks(TaskKind):
 
     def _starting_queries(self, start: TaskStart) -> StartingQueries:
         topic, known = self._group.members, None
+        self._group.watch.catch_up()
         if start.recovery.source != "fresh":
             marked = start.sink.mark_end([(topic, 0)]).get((topic, 0), 0)
             known = known_members(start.spec.settings.clients, topic, start.number, marked)

@@ -122,7 +122,7 @@ class Followed:
         self.write("0")
         self.reader = LogReader(self.clients, self.topic, begin)
         self.read: list[str] = []
-        while self.reader._next != 1:
+        while self.reader.position != 1:
             self.look()
 
     def write(self, value: str) -> None:

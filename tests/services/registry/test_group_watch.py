@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from schemas.errors import BrokerError
 from services.broker.background import free_port
+from services.kafka.log_consumer import LogBatch
 from services.kafka.topics import OutputTopics
 from services.registry import group_watch
 from services.registry.group_registry import find_group
 from services.registry.group_watch import GroupWatch
+from services.task.spec import GroupWork
+from services.worker.group_tasks import GroupTasks
 from tests.broker_fixture import Topics
 from tests.group_workers import GroupTrial, select
 from tests.worker_harness import wait_for
@@ -82,3 +89,30 @@ def test_a_group_of_which_no_query_is_ready_does_not_begin(trial: GroupTrial) ->
     register(trial, "a", unreachable())
     with pytest.raises(BrokerError, match=f"^query {trial.name}-a waits: the schema registry .* does not answer"):
         watching(trial).__enter__()
+
+
+def test_a_task_that_is_opened_knows_what_its_former_worker_knew(trial: GroupTrial) -> None:
+    """A worker that had not read yet of a query which its predecessor had begun ended it, and began it again when it
+    had: the results in between were lost."""
+    register(trial, "a")
+    start: Any = SimpleNamespace(number=0, recovery=SimpleNamespace(source="fresh", cut=0), spill=None)
+    reads, may_read = threading.Event(), threading.Event()
+    with watching(trial) as watch, ThreadPoolExecutor(1) as opener:
+        reader, none = watch._follower._reader, cast(Any, None)
+        read = reader.read
+        tasks = GroupTasks(none, GroupWork(watch, "members"), 1, none, none)
+
+        def late(seconds: float) -> LogBatch:
+            reads.set()
+            assert may_read.wait(60)
+            return read(seconds)
+
+        reader.read = late  # type: ignore[method-assign]
+        assert reads.wait(60)
+        register(trial, "b")
+        trial.drop("a")
+        opened = opener.submit(tasks._starting_queries, start)
+        with pytest.raises(TimeoutError):
+            opened.result(1)
+        may_read.set()
+        assert [name.rpartition("-")[2] for name in opened.result(60).running] == ["b"]
