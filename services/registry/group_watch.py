@@ -1,8 +1,10 @@
 """`GroupWatch` follows the registry in a thread while a group's worker runs: which queries should the worker run now?
 
 A query is ready when everything that can fail outside a task is done: its text is bound, its output topic exists, and
-the schema of its results is registered where their format has one. A query whose text cannot be read is logged once and
-left out. A query whose topic or schema cannot be had now waits, and is tried again; the others do not wait for it.
+the schema of its results is registered where their format has one. A query that cannot be made ready, because of its
+text or since the schema registry refuses it, is logged once and left out: it does not begin here, but where it runs it
+is not ended, since it is still registered. A query whose topic or schema cannot be had now waits, and is tried again;
+the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class WantedQuery:
     """A registered query.
 
     Attributes:
-        query: it, ready to run; None while it waits for its topic or the schema of its results.
+        query: it, ready to run; None while it waits for its topic or the schema of its results, and if it is left out.
     """
 
     message: RegisteredQuery
@@ -68,8 +70,8 @@ class GroupWatch:
         encoders: of results; is told of new queries.
 
     Attributes:
-        wanted: the queries to run, also those that wait. Replaced, never changed: any thread may read it. None until
-            the registry has been read once.
+        wanted: the queries to run, also those that wait or are left out. Replaced, never changed: any thread may read
+            it. None until the registry has been read once.
         refused: set when a newer Weir has registered something for this group; then reading ends.
     """
 
@@ -112,7 +114,8 @@ class GroupWatch:
         self._follower.start()
         if not self._begun.wait(BEGIN_S):
             wanted = self.wanted or ()
-            waiting = next((f"query {one.message.name} waits: {self._why(one)}" for one in wanted if not one.query), "")
+            waits = [one for one in wanted if not one.query and one.message.id not in self._refused]
+            waiting = f"query {waits[0].message.name} waits: {self._why(waits[0])}" if waits else ""
             if not self._read or not any(one.query for one in wanted):
                 self.close()
                 raise BrokerError(waiting or f"topic {REGISTRY} could not be read within {BEGIN_S:g} s")
@@ -198,9 +201,8 @@ class GroupWatch:
                     self._log.warning("query waits for its topic or schema", name=query.name, reason=str(problem))
                 break
             waits.pop(query.id, None)
-        known = [query for query in queries.values() if query.id not in self._refused]
-        self._stale = any(query.id not in ready for query in known)
-        wanted = tuple(ready.get(query.id) or WantedQuery(query, None) for query in known)
+        self._stale = any(query.id not in ready and query.id not in self._refused for query in queries.values())
+        wanted = tuple(ready.get(query.id) or WantedQuery(query, None) for query in queries.values())
         if wanted != self.wanted:
             self.wanted = wanted
 

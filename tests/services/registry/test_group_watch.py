@@ -13,13 +13,14 @@ from typing import Any, cast
 
 import pytest
 
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, UsageError
+from schemas.messages.control import RegisteredQuery
 from services.broker.background import free_port
 from services.kafka.log_consumer import LogBatch
 from services.kafka.topics import OutputTopics
 from services.registry import group_watch
 from services.registry.group_registry import find_group
-from services.registry.group_watch import GroupWatch
+from services.registry.group_watch import GroupWatch, WantedQuery
 from services.task.spec import GroupWork
 from services.worker.group_tasks import GroupTasks
 from tests.broker_fixture import Topics
@@ -116,3 +117,22 @@ def test_a_task_that_is_opened_knows_what_its_former_worker_knew(trial: GroupTri
             opened.result(1)
         may_read.set()
         assert [name.rpartition("-")[2] for name in opened.result(60).running] == ["b"]
+
+
+def test_a_query_that_is_left_out_is_still_registered(trial: GroupTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that began while a proxy answered for the schema registry, with status 404, ended the query where it
+    ran. The results until some worker began anew were lost."""
+    prepare = GroupWatch._prepare
+
+    def refused(watch: GroupWatch, message: RegisteredQuery) -> WantedQuery:
+        if message.name.endswith("-b"):
+            raise UsageError("the schema registry refuses it")
+        return prepare(watch, message)
+
+    monkeypatch.setattr(GroupWatch, "_prepare", refused)
+    register(trial, "a")
+    register(trial, "b")
+    with watching(trial) as watch:
+        assert shown(watch) == {"a": True, "b": False}
+        trial.drop("b")
+        wait_for(lambda: shown(watch) == {"a": True}, "the change")
