@@ -47,15 +47,20 @@ def duration_ms(number: str, unit: str) -> int:
     """Milliseconds of `number` (a decimal numeral, maybe signed) in `unit` (short or long, any case).
 
     Raises:
-        UsageError: an unknown unit, a fraction of a millisecond, or more than `MAX_DURATION_MS`.
+        UsageError: an unknown unit, a fraction of a millisecond, more than `MAX_DURATION_MS`, or an exponent that
+            Decimal cannot represent.
     """
     folded = unit.lower()
     size = _UNIT_MS.get(_OTHER_NAMES.get(folded, folded))
     if size is None:
         raise UsageError(f"unknown unit {unit!r}; a duration is {_ACCEPTED}")
     # Decimal rounds at 28 digits, so refuse what is far too long before multiplying.
-    amount = Decimal(number)
-    if abs(amount) > MAX_DURATION_MS or abs(amount * size) > MAX_DURATION_MS:
+    try:
+        amount = Decimal(number)
+        too_long = abs(amount) > MAX_DURATION_MS or abs(amount * size) > MAX_DURATION_MS
+    except ArithmeticError:
+        raise UsageError(f"a duration has no exponent of so many digits; got {number} {unit}") from None
+    if too_long:
         days = MAX_DURATION_MS // _UNIT_MS["day"]
         raise UsageError(f"a duration is at most {days} DAYS; got {number} {unit}")
     ms = amount * size

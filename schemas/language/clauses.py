@@ -90,9 +90,10 @@ def bind_window(node: Tree[Token], text: QueryText) -> Window:
         case _:
             number = tree(node.children[1])
             written = numeral(number.children)
-            if not re.fullmatch(r"0*[1-9][0-9]{0,18}", written) or int(written) > _MAX_ROWS:
+            found = re.fullmatch(r"0*([1-9][0-9]{0,18})", written)
+            if found is None or int(found[1]) > _MAX_ROWS:
                 raise text.error(f"ROWS takes a whole number > 0, got {shortened(written)}", number)
-            return Window("ROWS", int(written))
+            return Window("ROWS", int(found[1]))
 
 
 def positive_ms(node: Node, what: str, text: QueryText) -> int:

@@ -447,9 +447,10 @@ class Scope:
                 return _NULL
 
     def _integer(self, digits: str, node: Node) -> int:
-        # The length first: Python refuses to convert thousands of digits.
-        if len(digits.lstrip("-").lstrip("0")) <= 19:
-            value = int(digits)
+        # The length first: Python refuses to convert thousands of digits, zeros in front included.
+        significant = digits.lstrip("-").lstrip("0") or "0"
+        if len(significant) <= 19:
+            value = -int(significant) if digits.startswith("-") else int(significant)
             if -_MAX_BIGINT - 1 <= value <= _MAX_BIGINT:
                 return value
         raise self.text.error(

@@ -298,13 +298,14 @@ class Options:
         counts: dict[str, int] = {}
         for pair in written.split(","):
             name, colon, digits = (part.strip() for part in pair.rpartition(":"))
-            if not colon or not re.fullmatch(r"0*[1-9][0-9]{0,17}", digits):
+            count = re.fullmatch(r"0*([1-9][0-9]{0,17})", digits)
+            if not colon or count is None:
                 raise self._refused("distinct", "takes column:count pairs with counts from 1")
             if declared and name not in self._fields:
                 raise self._no_column("distinct", name)
             if name in counts:
                 raise self._refused("distinct", f"names column {name!r} twice")
-            counts[name] = int(digits)
+            counts[name] = int(count[1])
         return tuple(counts.items())
 
     def names(self, key: str) -> tuple[str, ...]:

@@ -399,6 +399,8 @@ def test_strings_beside_timestamps_are_iso_8601() -> None:
         ("- -7", 7, Type.BIGINT),
         ("+7", 7, Type.BIGINT),
         ("007", 7, Type.BIGINT),
+        ("0" * 5000 + "7", 7, Type.BIGINT),
+        ("-" + "0" * 5000, 0, Type.BIGINT),
         ("9223372036854775807", 2**63 - 1, Type.BIGINT),
         ("-9223372036854775808", -(2**63), Type.BIGINT),
         ("1.5", 1.5, Type.DOUBLE),

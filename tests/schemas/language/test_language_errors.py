@@ -166,6 +166,11 @@ CASES = [
     (f"{SELECT} WHERE '2013-01-01' IN (TIMESTAMP '2013-01-01')", "TIMESTAMP '2013-01-01'", "cannot compare"),
     (f"{SELECT} WHERE T.mote = 9223372036854775808", "9223372036854775808", "is not a BIGINT"),
     (f"{SELECT} WHERE T.mote = {'9' * 5000}", "9" * 5000, "is not a BIGINT"),
+    (f"{SELECT} WHERE T.mote = {'0' * 5000 + '9' * 20}", "0" * 5000 + "9" * 20, "is not a BIGINT"),
+    (f"{SELECT} WHERE T.at > L.at - 1e9999999 DAYS", "1e9999999 DAYS", "no exponent of so many digits"),
+    (f"{SELECT} WHERE T.at > 1e{'9' * 30} DAYS", f"1e{'9' * 30} DAYS", "no exponent of so many digits"),
+    (f"{SELECT} WHERE T.at > 1e-{'9' * 30} DAYS", f"1e-{'9' * 30} DAYS", "no exponent of so many digits"),
+    (f"SELECT * FROM light [ROWS {'0' * 5000}]", "0" * 5000, "ROWS takes a whole number > 0"),
     (f"{SELECT} WHERE T.celsius = 1e999", "1e999", "beyond the range of DOUBLE"),
     (f"{SELECT} WHERE {'NOT ' * 101}T.ok", "T.ok", "nests deeper than 100 levels"),
     # Declarations.
