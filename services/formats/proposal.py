@@ -220,8 +220,8 @@ def _named(columns: Sequence[Field]) -> list[Field]:
     """Columns with names that the language accepts, each once."""
     found: dict[str, Field] = {}
     for column in columns:
-        own = column.name.strip("_") if column.name == EVENT_TIME else column.name.lstrip(OWN_PREFIX)
-        name = base = own or "value"
+        own = column.name.lstrip(OWN_PREFIX)
+        name = base = (own.strip("_") if own == EVENT_TIME else own) or "value"
         number = 2
         while name in found:
             name, number = f"{base}_{number}", number + 1
@@ -368,7 +368,8 @@ def _of_columns(stream: Stream, parts: Sequence[Decoded], count: int) -> tuple[d
         if len(known) < len(values):
             said.append(f"{100 * (1 - len(known) / len(values)):.3g}% null")
         comments[one.name] = f"-- {', '.join(said)}" if said else ""
-        if one.type in (Type.BIGINT, Type.STRING) and 0 < different < FEW * count and not set(one.name) & set(",:"):
+        named = one.name == one.name.strip() and not set(one.name) & set(",:")  # `distinct` has a place for the name
+        if one.type in (Type.BIGINT, Type.STRING) and 0 < different < FEW * count and named:
             distinct[one.name] = different
     return comments, distinct
 

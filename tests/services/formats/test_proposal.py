@@ -102,6 +102,13 @@ def test_few_distinct_values_help_to_choose_a_plan() -> None:
     assert dict(stream.distinct) == {"room": 5}
 
 
+def test_names_that_distinct_cannot_have_are_left_out_there() -> None:
+    records = [{" room": "a", "room ": "b", "a,b": "c", "a:b": "d", "a b": "e", "at": BASE + i} for i in range(10)]
+    stream = stream_of(propose(sample(lines(*records)), Decoders(), None))
+    assert [one.name for one in stream.fields] == [" room", "room ", "a,b", "a:b", "a b", "at"]
+    assert dict(stream.distinct) == {"a b": 1}
+
+
 def test_numbers_take_the_type_that_holds_all_of_them() -> None:
     records = [{"a": 1, "b": 2**70, "c": BASE, "d": 5}, {"a": 1.5, "b": 3, "c": BASE + 1, "d": BASE}]
     stream = stream_of(propose(sample(lines(*records)), Decoders(), None))
@@ -121,13 +128,14 @@ def test_a_time_that_is_missing_at_times_is_not_the_event_time(time: Any, type: 
 
 
 def test_names_that_the_language_refuses_are_others() -> None:
-    record = {"_ts": BASE, "a_b": 1, "a": {"b": 2, "": 3}, "x\n; DROP": 4, "#n": 5}
+    record = {"_ts": BASE, "a_b": 1, "a": {"b": 2, "": 3}, "x\n; DROP": 4, "#n": 5, "#_ts": 6}
     text = propose(sample(lines(record, {**record, "_ts": BASE + 1})), Decoders(), None)
     assert stream_of(text).fields == (
         Field("ts", Type.TIMESTAMP, ("_ts",)),
         Field("a_b", Type.BIGINT),
         Field("a_b_2", Type.BIGINT, ("a", "b")),
         Field("n", Type.BIGINT, ("#n",)),
+        Field("ts_2", Type.BIGINT, ("#_ts",)),
     )
     assert "DROP" not in text
 
