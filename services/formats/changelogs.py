@@ -45,8 +45,9 @@ from services.formats.records import RecordDecoder, TopicRecords
 _ENDS_ROW, _ENDS_ROW_OF_DEBEZIUM = "-", "d"
 _IN_FILES = ("+", _ENDS_ROW)
 _VERSIONS_OF_DEBEZIUM = ("c", "u", "r", _ENDS_ROW_OF_DEBEZIUM)
-_WRAPPED = b'{"schema"'
-"""How JSON of Kafka Connect begins when it has its schema beside it: {"schema": {...}, "payload": {...}}."""
+_WRAPPED = b'{"schema":{', b'{"schema":null,"payload":'
+"""How JSON of Kafka Connect begins when it has its schema beside it: {"schema": {...}, "payload": {...}}. A column of a
+key may be called `schema`, too, but is no object."""
 
 _LEFT_OUT = "__debezium_unavailable_value"
 """What Debezium writes for a value that PostgreSQL keeps apart from the row (TOAST) and that the change kept."""

@@ -112,6 +112,14 @@ def test_changes_of_a_databases_rows(wrapped: bool, wrapped_key: bool) -> None:
     ]
 
 
+@pytest.mark.parametrize("dumps", [orjson.dumps, with_schema])
+def test_a_column_of_the_key_may_be_called_as_the_schema_beside_it(dumps: Any) -> None:
+    table = table_of("schema STRING PRIMARY KEY, name STRING PRIMARY KEY, size BIGINT", ENVELOPE)
+    key = {"schema": "public", "name": "a"}
+    found = versions_of(table, Records([dumps(change("c", 1, 7, {**key, "size": 3})), None], [dumps(key)] * 2))
+    assert found == [(7, "public", "a", 3, False), (0, "public", "a", None, True)]
+
+
 def test_a_tombstone_whose_change_has_been_compacted() -> None:
     """A reader that had the row before would keep it."""
     table = table_of("id BIGINT PRIMARY KEY, name STRING", ENVELOPE)
