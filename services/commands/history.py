@@ -21,7 +21,7 @@ from services.commands.options.registry import with_registry
 from services.files.query_files import table_paths
 from services.formats.registry_access import RegistryAccess
 from services.process.security import KafkaClients
-from services.registry.query_registry import find_query
+from services.registry.query_registry import find_query, names_file
 
 if TYPE_CHECKING:
     from ops.spark.audit import Audit
@@ -107,13 +107,17 @@ def backfill(
     of their timestamps. Exit codes: 0 done; 2 the query or the arguments are wrong; 1 anything else.
     """
     bound, rows, span, spark = _prepared(query, name, clients, access, table, begin, end, master, work_dir)
-    pieces = _archives(bound, source, out)
+    pieces = _archives(bound, source)
 
     # Imported here: Arrow and polars take most of a second, which a wrong argument need not wait for.
     from ops.spark.backfill import backfill_files, backfill_topics
+    from services.files.sinks import check_outputs
     from services.files.tables import read_tables
     from services.formats.decoders import make_decoders
 
+    inputs = {f"--source {stream}": path for stream, paths in pieces.items() for path in paths}
+    inputs |= {f"table {name}": path for name, path in rows.items()}
+    check_outputs({"--out": out}, inputs | ({"the query": str(query)} if names_file(query) else {}))
     tables = read_tables(bound, rows)
     with progress() as say:
         if pieces:
@@ -160,7 +164,7 @@ def audit(
     if bool(source) != (results is not None):
         raise UsageError("--source and --results belong together: archives, and the file of results made from them")
     bound, rows, span, spark = _prepared(query, name, clients, access, table, begin, end, master, work_dir)
-    pieces = _archives(bound, source, None)
+    pieces = _archives(bound, source)
 
     from ops.spark.audit import audit_files, audit_topics
     from services.files.tables import read_tables
@@ -204,17 +208,13 @@ def _prepared(
     return bound, rows, span_of(*times), Spark(master, work_dir)
 
 
-def _archives(query: Query, given: list[str] | None, out: str | None) -> dict[str, list[str]]:
+def _archives(query: Query, given: list[str] | None) -> dict[str, list[str]]:
     """The archives by stream; empty for topics."""
     if not given:
         return {}
     from ops.spark.sources import archives
-    from services.files.sinks import check_outputs
 
-    found = archives(query, given)
-    inputs = {f"--source {stream}": path for stream, paths in found.items() for path in paths}
-    check_outputs({"--out": out}, inputs)
-    return found
+    return archives(query, given)
 
 
 @contextmanager

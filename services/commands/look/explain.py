@@ -118,7 +118,7 @@ def explain(
             raise UsageError(f"{option} has no effect without --analyze")
     if json and html is not None:
         raise UsageError("--html and --json are two forms of the same: give one of them")
-    if executor in (ExecutorChoice.JUGGLER, ExecutorChoice.APART):
+    if analyze and executor in (ExecutorChoice.JUGGLER, ExecutorChoice.APART):
         raise UsageError(f"--executor {executor}: --analyze does not show shared operators; omit --analyze")
     if name is None and names_file(query):
         queries = read_queries(query, None, access)
@@ -143,9 +143,12 @@ def explain(
     from operators.explain.analyze import Analysis, analyses
     from operators.explain.explain import explain as explained
     from operators.plan.choose import choose_plan, declared_statistics, sample_statistics
+    from services.files.sinks import check_outputs
     from services.files.sources import SourceFile
     from services.files.tables import Tables, read_tables
 
+    inputs = {f"--source {one}": path for one, path in paths.items()} | {f"table {n}": path for n, path in rows.items()}
+    check_outputs({"--html": html}, inputs | ({"the query": str(query)} if names_file(query) else {}))
     # Where nothing is run, a table that is not there yet is only of unknown size.
     there = (analyze and not running) or all(Path(path).exists() for path in rows.values())
     tables = read_tables(bound, rows) if there else Tables()

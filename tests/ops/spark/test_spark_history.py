@@ -524,6 +524,11 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
             "is the same file as --source a",
         ),
         (
+            ["backfill", "--source", "a=a.jsonl", "--source", "b=b.jsonl", "--out", "rooms.csv"],
+            "is the same file as table rooms",
+        ),
+        (["backfill", "--out", "q.sql"], "is the same file as the query"),
+        (
             ["backfill", "--source", "a=a.jsonl", "--source", "b=b.jsonl", "--master", "spark://h:7077"],
             "--work-dir is needed with --master spark://h:7077",
         ),

@@ -99,11 +99,19 @@ def _document(page: Path) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
+def test_an_executor_that_analyze_does_not_show_is_no_matter_without(folder: Path) -> None:
+    """It may come from WEIR_EXECUTOR, which is for `weir run`."""
+    done = weir(folder, "q.sql", "--executor", "juggler")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--analyze", "--json", "--html", "plan.html"), "--html and --json are two forms of the same"),
         (("--html", "none/plan.html"), "--html: cannot create none/plan.html: No such file or directory"),
+        (("--html", "q.sql"), "--html q.sql is the same file as the query"),
+        (("--html", "a.jsonl", *SOURCES), "--html a.jsonl is the same file as --source a"),
         (("--json",), "--json has no effect without --analyze"),
         (("--task", "0"), "--task has no effect without"),
         (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: --analyze does not show shared"),
