@@ -130,7 +130,7 @@ class PageServer:
             find=staticmethod(find),
             overview=None if overview is None else staticmethod(overview),
             token=secrets.token_urlsafe(24) if changes else "",
-            names=frozenset({bind, *names}),
+            names=frozenset(name.lower() for name in (bind, *names)),
             closing=threading.Event(),
         )
         host, number = self._server.server_address[:2]

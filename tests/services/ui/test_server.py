@@ -30,7 +30,7 @@ PAGE_SHOWN = Page(lambda: STATE, history)
 
 @pytest.fixture
 def server() -> Iterator[PageServer]:
-    with PageServer("127.0.0.1", 0, PAGE_SHOWN, {"wall.example"}) as running:
+    with PageServer("127.0.0.1", 0, PAGE_SHOWN, {"Wall.Example"}) as running:
         yield running
 
 
@@ -94,7 +94,7 @@ def test_events_follow_one_another(server: PageServer) -> None:
 def test_a_page_of_another_site_cannot_read_it_by_a_name_that_resolves_to_loopback(server: PageServer) -> None:
     assert get(server, "/state", "evil.example:80")[0].status == 403
     assert get(server, "/state", "evil.example")[0].status == 403
-    for host in ("localhost:1234", "10.0.0.7:80", "[::1]:80", "weir", "wall.example:8088"):
+    for host in ("localhost:1234", "10.0.0.7:80", "[::1]:80", "weir", "wall.example:8088", "WALL.example"):
         assert get(server, "/state", host)[0].status == 200, host
     assert get(server, "/nothing")[0].status == 404
 
