@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from operators.join.executor import JUGGLER
@@ -14,6 +15,7 @@ from schemas.query import Query
 from schemas.timestamps import parse_event_time
 
 _FORM = re.compile(r"\s*(?P<ts>[^(]*?)\s*:\s*(?P<plan>\(.*\))\s*:\s*(?P<strategy>[^:()]*?)\s*", re.DOTALL)
+_BEGIN = re.compile(r"[^()]*:\s*\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,18 @@ class PlanChange:
     plan: Plan
     strategy: str
     goal: Goal = field(default_factory=Goal)
+
+
+def whole_changes(given: Sequence[str]) -> list[str]:
+    """Plan changes as they were written: the blanks of a plan have split those in a variable."""
+    found: list[str] = []
+    for one in given:
+        is_open = bool(found) and _FORM.fullmatch(found[-1]) is None and found[-1].count("(") > found[-1].count(")")
+        if is_open and _BEGIN.match(one) is None:
+            found[-1] += f" {one}"
+        else:
+            found.append(one)
+    return found
 
 
 def parse_plan_change(text: str, query: Query, executor: str, goal: Goal | None = None) -> PlanChange:

@@ -47,7 +47,7 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int, reports: RunRepo
     from operators.migration.advise import Goal
     from schemas.codecs.encode import check_output_names
     from services.batch.file_run import Outputs
-    from services.batch.plan_changes import parse_plan_change
+    from services.batch.plan_changes import parse_plan_change, whole_changes
     from services.batch.query_run import Run
     from services.batch.run_statistics import decision_lines, idle_migrations, outcome_lines, stats_json
     from services.files.sinks import LineSink, check_outputs
@@ -58,7 +58,7 @@ def run_query(query: Query, options: RunOptions, epoch_ms: int, reports: RunRepo
     executor = options.executor or ExecutorChoice.XJOIN
     goal = Goal(prefer=options.prefer.value)
     bounds = Goal(options.prefer.value, parse_duration(options.max_silence) / 1000, options.max_extra_memory)
-    changes = [parse_plan_change(change, query, executor, goal) for change in options.migrate or []]
+    changes = [parse_plan_change(change, query, executor, goal) for change in whole_changes(options.migrate or [])]
     check_output_names(query)
     feedback = options.jit is Switch.ON
     refusals.check(query, refusals.executor(executor))

@@ -147,7 +147,8 @@ class RunOptions:
                 "Change to another plan at an event time (milliseconds or ISO 8601), such as "
                 "'2026-01-31T12:00:00Z:((A B) C):auto'; may be given several times. Strategies: auto (the cost model "
                 "picks one at that time; -v prints why), moving-state, parallel-track, hybmig, hybmig-bsc, jisc, gms, "
-                "gpt, ghm. Results stay the same."
+                "gpt, ghm. Results stay the same. In WEIR_MIGRATE, separated by blanks; a plan may have blanks, a time "
+                "none."
             ),
         ),
     ] = None

@@ -282,6 +282,21 @@ def test_options_from_the_environment(folder: Path, weir: Weir, monkeypatch: pyt
     assert Path("r.jsonl").read_bytes() == ANSWER
 
 
+def test_plan_changes_from_the_environment(folder: Path, weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blanks separate them, and are in their plans, too."""
+    monkeypatch.setenv("WEIR_MIGRATE", "5:(T H):gms 1970-01-01T00:00:06Z:( H  T ):jisc")
+    code, out, err = weir("run", "q.sql", *SOURCES, "--stats", "s.json")
+    assert (code, out) == (0, ANSWER), err
+    stats = json.loads(Path("s.json").read_bytes())["migrations"]
+    assert [(one["cut"], one["to_plan"], one["asked"]) for one in stats] == [
+        (5, "(T H)", "gms"),
+        (6000, "(H T)", "jisc"),
+    ]
+    monkeypatch.delenv("WEIR_MIGRATE")
+    code, _, err = weir("run", "q.sql", *SOURCES, "--migrate", "5:(T H", "--migrate", "6:(H T):jisc")
+    assert (code, err[:50]) == (2, "weir: --migrate '5:(T H': expected TS:PLAN:STRATEG")
+
+
 def test_every_option_says_its_environment_variable(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     for command in ("run", "explain"):
