@@ -11,7 +11,7 @@ from schemas.errors import UsageError, listed
 from schemas.groups import read_by
 from schemas.query import Query
 from services.commands.counts import counted
-from services.commands.options.query import Switch
+from services.commands.options.query import Switch, adapt_mode
 from services.commands.run.options import Cleanup, RunOptions
 from services.commands.run.terminal import ending, read_progress, report, reported
 from services.files.query_files import source_paths, table_paths
@@ -91,6 +91,9 @@ def run_queries(queries: Sequence[Query], options: RunOptions, epoch_ms: int, re
         for sink in (*sinks.values(), *others.values()):
             sink.close()
     report(job, counters, "", options)
+    if adapt_mode(options.adapt, pinned=True) is not None:
+        why = "those of a group of queries are not adapted"
+        print(f"weir: --adapt {options.adapt}: the plans stay, since {why}", file=sys.stderr)
     if options.verbose:
         for one in counters.queries:
             how = f"shared, {one.executor}" if one.shared else f"apart, {one.executor} {one.plan}".rstrip()

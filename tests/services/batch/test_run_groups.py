@@ -96,6 +96,15 @@ def test_a_folder_with_a_file_for_every_query(folder: Path, weir: Weir) -> None:
     assert weir("run", "q.sql", *SOURCES[2:], "--query", "n")[1] == first
 
 
+def test_that_plans_of_a_group_are_not_adapted_is_said_if_that_was_asked(folder: Path, weir: Weir) -> None:
+    Path("q.sql").write_text(QUERY + SECOND)
+    args = ("run", "q.sql", *SOURCES, "--out", "r", "--adapt")
+    for mode in ("on", "advise"):
+        why = f"weir: --adapt {mode}: the plans stay, since those of a group of queries are not adapted\n"
+        assert weir(*args, mode) == (0, b"", why)
+    assert weir(*args, "off") == (0, b"", "")
+
+
 def test_late_and_dead_letters_of_a_group_are_written_once(folder: Path, weir: Weir) -> None:
     Path("q.sql").write_text(QUERY + SECOND)
     Path("t.jsonl").write_text('{"mote":1,"at":9000}\n{"mote":"x","at":9000}\n{"mote":1,"at":1000}\n')
