@@ -129,10 +129,12 @@ class Timeline:
                 moment.joins = _largest(_sum([moment.joins, {name: busy_s * share for name, busy_s in joins.items()}]))
 
     def committed(self, at_ms: int, commits: int, commit_s: float) -> None:
-        """Note epochs that a task delivered in the second before a moment of the wall clock."""
+        """Note epochs that a task delivered in the second before a moment of the wall clock. Its worker says so, also
+        while the task computes for so long that it does not report: until it does, it has what it had."""
         moment = self._moment(at_ms // 1000)
         moment.commits += commits
         moment.commit_s += commit_s
+        self._fill(moment.second + 1)
 
     def happened(self, at_ms: int, event: Event) -> None:
         """Note an event that was noticed at a moment of the wall clock."""
@@ -180,7 +182,7 @@ class Timeline:
         return found
 
     def _fill(self, second: int) -> None:
-        """Give the seconds since the last one that was set what that one has."""
+        """Give the seconds since the last one that was set, up to `second`, what that one has."""
         known = (self._moments[n] for n in range(second - 1, second - GAP_S, -1) if n in self._moments)
         before = next((moment for moment in known if moment.at_ms), None)
         if before is None:

@@ -64,6 +64,21 @@ def test_what_tasks_have_lasts_until_their_next_report() -> None:
     assert found["state_bytes"][:4] == [100, 100, 100, 90]
 
 
+def test_a_task_that_does_not_report_has_what_it_had_while_its_worker_reports() -> None:
+    kept = Timeline()
+    kept.committed(3_200, 0, 0.0)
+    kept.set(5_500, [Gauges(4000, 3, 100, 5, 50, 60)])
+    for second in range(5, 100):
+        kept.committed(second * 1000 + 900, 1, 0.5)
+    found = kept.columns(0, 103, 0)
+    assert found["second"] == [3, *range(5, 100)]
+    for name, value in (("cut", 4000), ("pending", 3), ("state_bytes", 100), ("owed", 5), ("memory_bytes", 50)):
+        assert found[name] == [0, *[value] * 95]
+    assert found["at_ms"] == [0, *range(5_500, 100_500, 1000)]
+    kept.set(99_950, [Gauges(9000, 0, 0, 0)])
+    assert kept.columns(98, 103, 0)["cut"] == [9000]
+
+
 def test_old_seconds_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "KEPT_S", 5)
     kept = Timeline()
