@@ -86,13 +86,13 @@ def stage_archives(stage: Stage, files: Mapping[str, Sequence[SourceFile]], quer
         row = 0
         for file in files[stream.name]:
             for block in file.blocks():
-                batch = block.decoded.batch
-                offsets = np.arange(row, row + len(batch), dtype=np.int64)
-                late = stage.add(stream, PARTITION, batch, offsets)
-                row += len(batch)
-                found.tuples += len(batch)
+                decoded = block.decoded
+                # The elements of an array have the place of their record, of which a repeat is one as a whole.
+                late = stage.add(stream, PARTITION, decoded.batch, row + decoded.rows)
+                row += decoded.records
+                found.tuples += len(decoded.batch)
                 found.late += int(np.count_nonzero(late))
-                dead = block.decoded.dead
+                dead = decoded.dead
                 if dead:
                     found.count_dead(len(dead), f"{file.name}:{block.lines[0]}: {dead[0].reason}")
     return found

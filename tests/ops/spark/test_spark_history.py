@@ -508,6 +508,27 @@ def test_a_backfill_gives_the_lines_of_a_run_and_audits_tell_what_is_wrong(
     assert out.endswith("exact\n")
 
 
+def test_a_repeat_is_one_with_all_elements_of_its_array(spark: SparkSession, tmp_path: Path) -> None:
+    options = "timestamp = 'at', deduplicate = 'id', deduplicate_within = '1 SECOND'"
+    (tmp_path / "q.sql").write_text(
+        f"CREATE STREAM a (id BIGINT, parts ARRAY<STRING>, at TIMESTAMP) WITH ({options});"
+        "SELECT A.id AS id, P._ordinal AS place, P.part AS part "
+        "FROM a A [ROWS 3] CROSS JOIN UNNEST(A.parts) AS P (part)"
+    )
+    given = [(1, "xyx"), (1, "z"), (2, ""), (2, "xy")]
+    records = [{"id": id, "parts": list(parts), "at": n} for n, (id, parts) in enumerate(given)]
+    (tmp_path / "a.jsonl").write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in records))
+    found = []
+    for command in ("run", "backfill"):
+        out = str(tmp_path / command)
+        files = ["--source", f"a={tmp_path / 'a.jsonl'}", "--out", out]
+        result = CliRunner().invoke(app, [command, str(tmp_path / "q.sql"), *files])
+        assert result.exit_code == 0, result.stderr
+        found.append(sorted_lines(out))
+    assert found[0] == found[1]
+    assert len(found[0]) == 5
+
+
 @pytest.mark.parametrize(
     ("options", "stderr"),
     [
