@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,8 @@ app = typer.Typer(
     "file. With --group, a name stands for several queries that a worker runs together. Queries can be added to a "
     "group and dropped while it runs.",
 )
+
+_OF_TOPICS = re.compile(r"[A-Za-z0-9_-]{1,240}")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the query: letters, digits, _ and -.")]
 
@@ -68,6 +71,10 @@ def register(
     """Register a query file under a name, in place of what the name stood for; with --group, add to the group."""
     if not name.replace("_", "").replace("-", "").isalnum():
         raise UsageError(f"a query's name has letters, digits, _ and - only, got {name!r}")
+    if group and not _OF_TOPICS.fullmatch(name):
+        raise UsageError(
+            f"a group's name begins those of topics, so it has at most 240 of a-z, A-Z, 0-9, _ and -, got {name!r}"
+        )
     if from_now and not group:
         raise UsageError("--from-now is for queries that join a group: add --group")
     if group:

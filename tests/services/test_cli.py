@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from schemas.errors import UsageError
 from services.cli import COMMANDS, app
 from services.lazy_commands import LazyCommand
 
@@ -55,3 +57,11 @@ def test_an_unknown_command_is_refused_with_a_near_one() -> None:
     result = CliRunner().invoke(app, ["rum"])
     assert result.exit_code == 2
     assert "'run'" in result.output
+
+
+@pytest.mark.parametrize("name", ["größe", "a" * 241])
+def test_the_name_of_a_group_is_one_that_topics_may_begin_with(name: str, tmp_path: Path) -> None:
+    """Regression: such a group could be registered, and no worker of it ever started."""
+    result = CliRunner().invoke(app, ["query", "register", name, str(tmp_path / "q.sql"), "--group"])
+    assert isinstance(result.exception, UsageError)
+    assert "begins those of topics" in str(result.exception)
