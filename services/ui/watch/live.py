@@ -18,18 +18,22 @@ from operators.data.statistics import EngineStatistics
 from operators.explain.analyze import Observation
 from operators.groups.statistics import GroupStatistics
 from schemas.errors import DataError
-from schemas.messages.control import Decision, Measured, TaskHealth, TaskStatistics
+from schemas.messages.control import COMPUTING, DELIVERING, Decision, Measured, TaskHealth, TaskStatistics
 from services.ui.watch.events import failure, restart, silence
 from services.ui.watch.headline import ABSENT_S, Headline, TaskView, headline
 from services.ui.watch.history import APART_MS, History, Report
 from services.ui.watch.joins import busy_by_join
-from services.ui.watch.timeline import Gain, Gauges, Timeline
+from services.ui.watch.timeline import SETTLED_S, Gain, Gauges, Timeline
 
 STATISTICS_MS = 570_000
 """Kafka keeps for so long, and a little longer, what tasks publish every second."""
 
 MEASURED_S = 60.0
 """Tasks repeat every few seconds what they have measured. What has come longer ago is of no task that runs."""
+
+HELD_S = 60
+"""A task tells what it has done when an epoch is over. The seconds of a long one are held back, but not for longer: who
+follows the history gets each second once."""
 
 RECENT_S = 60.0
 """What a task reads is compared with what others read over so long."""
@@ -65,6 +69,18 @@ class _Task:
         """When it or its worker reported last."""
         sent = [message.sent_ms for message in (self.health, self.latest and self.latest[0]) if message]
         return max(sent, default=0)
+
+    @property
+    def told_s(self) -> int:
+        """The last second of which it has told all that it did."""
+        return self.latest[0].sent_ms // 1000 - 1 if self.latest else 0
+
+    def is_in_epoch(self, now_ms: int) -> bool:
+        """Whether its worker says that it computes or delivers an epoch; it will tell of that afterwards."""
+        health = self.health
+        if self.latest is None or health is None or now_ms - health.sent_ms > ABSENT_S * 1000:
+            return False
+        return health.status.get("state") == "running" and health.step in (COMPUTING, DELIVERING)
 
     @property
     def read_per_s(self) -> float | None:
@@ -175,8 +191,11 @@ class LiveQuery:
 
     def timeline(self, since: int = 0, most: int = 0) -> dict[str, list[Any]]:
         """Return the seconds after `since` as columns; see `Timeline.columns`."""
+        now_ms = self.clock_ms()
+        now_s = now_ms // 1000
         with self._lock:
-            return self._timeline.columns(since, self.clock_ms() // 1000, most)
+            told_s = min((task.told_s for task in self._tasks.values() if task.is_in_epoch(now_ms)), default=now_s)
+            return self._timeline.columns(since, min(now_s, max(told_s + SETTLED_S, now_s - HELD_S)), most)
 
     def measured(self) -> list[Measured]:
         """Return what each task has measured last, in the order of their numbers; a repetition is the same object."""

@@ -8,13 +8,14 @@ from dataclasses import asdict
 import pytest
 
 from operators.data.statistics import SpillStatistics
-from schemas.messages.control import Decision, TaskHealth
+from schemas.messages.control import COMPUTING, Decision, TaskHealth
 from services.control.control_log import ControlLog
 from services.kafka.topics import ControlTopics, TopicAdmin
 from services.process.security import KafkaClients
 from services.ui.watch.follow import QueryFollower
 from services.ui.watch.headline import ABSENT_S
-from services.ui.watch.live import LiveQuery
+from services.ui.watch.live import HELD_S, LiveQuery
+from services.ui.watch.timeline import SETTLED_S
 from tests.broker_fixture import Topics
 from tests.services.ui.running import BEGIN_MS, BUSY, Running
 from tests.worker_harness import wait_for
@@ -138,6 +139,44 @@ def test_the_time_of_joins_is_known_while_plans_change() -> None:
     rows = found["joins"]
     assert [sum(cores for _, cores, *_ in row) for row in rows] == pytest.approx([BUSY] * len(rows), abs=0.001)
     assert {name[0] for row in rows for _, _, *name in row if name} >= {"(A B)", "(A D)"}
+
+
+def _computes(running: Running, state: str = "running") -> None:
+    """A second in which the task computes an epoch, and only its worker reports."""
+    status = {"state": state}
+    health = TaskHealth(
+        query=running.query.name, task=0, worker="w", sent_ms=running.now_ms, status=status, step=COMPUTING
+    )
+    running.live.take(health)
+    running.now_ms += 1000
+
+
+def test_the_seconds_of_a_long_epoch_come_when_it_is_over() -> None:
+    """Who follows the history gets each second once, so none may come before all that was done in it is known."""
+    running, followed = Running(), []
+    for number in range(40):
+        if 5 <= number < 25:
+            _computes(running)
+        else:
+            running.second()
+        found = running.live.timeline(BEGIN_MS // 1000 + len(followed) - 1)
+        followed += found["inputs"]
+        assert len(followed) <= (4 if number < 25 else number)
+    assert followed == running.live.timeline(BEGIN_MS // 1000 - 1)["inputs"]
+    assert len(followed) == 38
+    assert min(followed) > 0
+
+
+def test_seconds_are_not_held_back_for_ever_nor_for_a_task_that_recovers() -> None:
+    running = Running()
+    for _ in range(5):
+        running.second()
+    for _ in range(2 * HELD_S):
+        _computes(running)
+    now_s = running.now_ms // 1000
+    assert running.live.timeline()["second"][-1] == now_s - HELD_S - SETTLED_S
+    _computes(running, "recovering")
+    assert running.live.timeline()["second"][-1] == now_s + 1 - SETTLED_S
 
 
 def test_a_second_of_the_history_is_small() -> None:
