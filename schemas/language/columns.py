@@ -21,7 +21,7 @@ from schemas.language.declarations import undeclared
 from schemas.language.expressions import EVENT_TIME
 from schemas.language.parser import parser
 from schemas.language.program import parse_tree
-from schemas.language.query_text import Node, QueryText, identifier
+from schemas.language.query_text import Node, QueryText, did_you_mean, identifier, shortened
 from schemas.paths import path_text
 from schemas.query import OWN_PREFIX, Array, Field, Stream
 
@@ -41,6 +41,7 @@ class _Uses:
 
     Attributes:
         columns: by stream, the names that follow its name or an alias of it.
+        tokens: these names where they stand, each with its stream.
         unqualified: names that may be of any stream.
         whole: streams of which all columns are used.
         arrays: by stream and name of an array that is unnested, the names that follow an alias of its elements.
@@ -48,6 +49,7 @@ class _Uses:
     """
 
     columns: dict[str, set[str]] = field(default_factory=dict)
+    tokens: list[tuple[str, Token]] = field(default_factory=list)
     unqualified: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
     arrays: dict[tuple[str, str], set[str]] = field(default_factory=dict)
@@ -65,7 +67,8 @@ class _Uses:
         if place in self.whole_arrays:
             return array
         if place not in self.arrays:
-            return None
+            # Of one that is taken for a column the text has all, and the binder says what it is.
+            return array if array.name in self.columns.get(place[0], ()) else None
         fields = sorted(array.fields, key=lambda field: field.name)
         used = [one for one in fields if one.name in self.unqualified or one.name in self.arrays[place]]
         return replace(array, fields=tuple(used or fields[:1]))
@@ -93,6 +96,8 @@ class _Uses:
                 self.arrays[elements[alias_]].add(identifier(second))
             else:
                 self.columns.setdefault(streams.get(alias_, ""), set()).add(identifier(second))
+                assert isinstance(second, Token)
+                self.tokens.append((streams.get(alias_, ""), second))
         for node in select.find_data("columns_of_alias"):
             alias_ = identifier(_given(node.children[0]))
             if alias_ in elements:
@@ -136,6 +141,7 @@ def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) 
             columns = [column for column in columns_of(stream) if not _is_reserved(column.name)]
         except UsageError as error:
             raise source.error(f"the columns of {stream} are unknown: {error}", name_token) from None
+        _check_names(stream, columns, uses, source)
         also = {stream.timestamp, *(name for name, _ in stream.distinct), *stream.deduplicate}
         chosen = (one if everything or one.name in also else uses.of(stream.name, one) for one in columns)
         kept = [one for one in chosen if one is not None]
@@ -150,6 +156,20 @@ def with_columns(text: str, columns_of: ColumnsOf, *, everything: bool = False) 
     for insertion in reversed(insertions):
         text = text[: insertion.at] + insertion.text + text[insertion.at :]
     return text
+
+
+def _check_names(stream: Stream, columns: Sequence[Field | Array], uses: _Uses, source: QueryText) -> None:
+    """Refuse a name that no column has. Only here all columns are known that it could have been meant for.
+
+    Raises:
+        QueryError: with the nearest name, or all.
+    """
+    names = [column.name for column in columns]
+    for of, token in uses.tokens:
+        name = identifier(token)
+        if of == stream.name and name not in (*names, EVENT_TIME, "ts"):
+            hint = did_you_mean(name, [*names, EVENT_TIME]) or f"; it has {shortened(', '.join(names))}"
+            raise source.error(f"{stream} has no column {name!r}{hint}", token)
 
 
 def _is_reserved(name: str) -> bool:

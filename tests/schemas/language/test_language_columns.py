@@ -12,7 +12,7 @@ from schemas.codecs.json_schema import arrays_of_json_schema, columns_of_json_sc
 from schemas.errors import QueryError, UsageError
 from schemas.language.columns import with_columns
 from schemas.language.program import parse_program
-from schemas.query import Array, Field, Stream, Type
+from schemas.query import ELEMENT, Array, Field, Stream, Type
 
 COLUMNS = [
     Field("id", Type.BIGINT),
@@ -22,6 +22,7 @@ COLUMNS = [
     Field("at", Type.TIMESTAMP),
     Field("_ts", Type.BIGINT),
 ]
+TAGS = Array("tags", (Field(ELEMENT, Type.STRING),), rows=False)
 ORDERS = "CREATE STREAM orders WITH (format = 'avro', timestamp = 'at');"
 asked: list[Stream] = []
 
@@ -153,6 +154,27 @@ def test_an_unknown_schema_is_an_error_at_the_stream() -> None:
     with pytest.raises(QueryError, match="the columns of stream 'orders' are unknown: nobody knows") as failed:
         with_columns(ORDERS, unknown)
     assert failed.value.column == 15
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("citty", "stream 'orders' has no column 'citty'; did you mean city?"),
+        ("zzz", "stream 'orders' has no column 'zzz'; it has id, city, select, a b, at (line 1, column 73)"),
+    ],
+)
+def test_a_name_that_no_column_has_is_an_error_that_knows_all_columns(name: str, reason: str) -> None:
+    """Regression: only those were known that the text uses elsewhere."""
+    with pytest.raises(QueryError) as failed:
+        with_columns(f"{ORDERS} SELECT O.{name} FROM orders O [RANGE 1 HOUR]", known)
+    assert reason in str(failed.value)
+    with_columns(f"{ORDERS} SELECT O.id FROM orders O [RANGE 1 HOUR] WINDOW O.ts < O._ts", known)
+
+
+def test_an_array_that_is_taken_for_a_column_is_written_for_the_binder_to_refuse() -> None:
+    text = with_columns(f"{ORDERS} SELECT O.tags FROM orders O [ROWS 1]", lambda _: [*COLUMNS, TAGS])
+    with pytest.raises(QueryError, match=r"O\.tags is an array, and no value"):
+        parse_program(text)
 
 
 def test_a_program_is_bound_with_columns_only() -> None:
