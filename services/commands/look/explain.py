@@ -130,6 +130,8 @@ def explain(
             typer.echo(_explain_queries(queries))
             return
     running = analyze and not source
+    if task is not None and not running:
+        raise UsageError("--task has no effect over files: a run over files is one task")
     if running and plan is not None:
         raise UsageError("--plan: a query that runs has a plan already; `weir migrate` changes it")
     bound = find_query(query, name, clients, access)

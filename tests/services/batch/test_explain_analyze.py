@@ -114,6 +114,7 @@ def test_an_executor_that_analyze_does_not_show_is_no_matter_without(folder: Pat
         (("--html", "a.jsonl", *SOURCES), "--html a.jsonl is the same file as --source a"),
         (("--json",), "--json has no effect without --analyze"),
         (("--task", "0"), "--task has no effect without"),
+        (("--analyze", "--task", "3", *SOURCES), "--task has no effect over files"),
         (("--analyze", "--executor", "juggler", *SOURCES), "--executor juggler: --analyze does not show shared"),
         (("--analyze", "--plan", "(((A B) C) D)"), "a query that runs has a plan already"),
         (("--analyze", "--source", "a=a.jsonl"), "no source for 'b', 'c', 'd'"),
