@@ -131,15 +131,8 @@ class InputState:
         if not len(rows):
             return
         capacity, store = self._store.capacity, self._store
-        kept = np.arange(max(self._lo, store.lo), self._hi, dtype=np.int64)
-        if capacity > len(self.fields.nulls):
-            self.fields.grow(kept, capacity)
-        if capacity > len(self._evaluated):
-            for name in ("_alive", "_relevant", "_satisfied", "_evaluated", "_aside"):
-                old = getattr(self, name)
-                grown = np.zeros((capacity, *old.shape[1:]), old.dtype)
-                grown[kept & (capacity - 1)] = old[kept & (len(old) - 1)]
-                setattr(self, name, grown)
+        if capacity > min(len(self.fields.nulls), len(self._evaluated)):
+            self._grow(np.arange(max(self._lo, store.lo), self._hi, dtype=np.int64), capacity)
         self._lo, self._hi = store.lo, store.hi
         slots = rows & (capacity - 1)
         self._alive[slots] = self.asking
@@ -148,6 +141,17 @@ class InputState:
         self._newest = (int(rows[0]), len(rows))
         self._unknown_before, self._unknown_until = self._unknown_until, int(rows[-1]) + 1
         self.fields.write(rows, self._sources.resolver((self.name,), rows[np.newaxis]))
+
+    def _grow(self, kept: I64, capacity: int) -> None:
+        """Make room for so many rows; what is known of the rows `kept` stays."""
+        if capacity > len(self.fields.nulls):
+            self.fields.grow(kept, capacity)
+        if capacity > len(self._evaluated):
+            for name in ("_alive", "_relevant", "_satisfied", "_evaluated", "_aside"):
+                old = getattr(self, name)
+                grown = np.zeros((capacity, *old.shape[1:]), old.dtype)
+                grown[kept & (capacity - 1)] = old[kept & (len(old) - 1)]
+                setattr(self, name, grown)
 
     def known(self, rows: I64) -> tuple[U64, U64, U64]:
         """(n, ...) each: the queries that rows may satisfy as far as known, and RelPBS and SatPBS of attributes."""

@@ -6,10 +6,11 @@ before it while that is less than twice as large, so a row is sorted O(log n) ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from operators.data.watermark import NEVER
 from schemas.columns import I64
 
 GROWTH = 2
@@ -22,11 +23,16 @@ class SortedRun:
     Attributes:
         values: (n,) int64 or float64, ascending.
         rows, ts: (n,) row ids and timestamps.
+        newest: the largest ts.
     """
 
     values: I64
     rows: I64
     ts: I64
+    newest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "newest", int(self.ts.max(initial=NEVER)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,7 +77,7 @@ class SortedRuns:
 
     def purge(self, least_ts: int) -> None:
         """Drop runs without live rows; other runs lose their oldest rows when they are merged."""
-        self.runs = [run for run in self.runs if len(run) and int(run.ts.max()) >= least_ts]
+        self.runs = [run for run in self.runs if run.newest >= least_ts]
 
     def size_bytes(self) -> int:
         """Bytes of all runs."""

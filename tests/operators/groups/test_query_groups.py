@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -251,6 +253,24 @@ def test_dead_tuples_are_dropped() -> None:
         sizes.append((engine.statistics().state_tuples, engine.statistics().state_bytes))
     assert sizes[-1] == sizes[2]
     assert sizes[-1][0] <= 16
+
+
+def test_a_slice_does_not_look_at_all_rows_of_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long windows are, a few new rows cost the same. The numbers of all rows were listed for each slice."""
+    (query,) = queries(PAIRS.format(100_000) + " WHERE A.k = B.k AND A.ts < B.ts - 99000")
+    engine = group_engine([query], executor=JUGGLER)
+    push_and_advance(engine, list(range(20_000)), list(range(20_000)))
+    listed, arange = [0], np.arange
+
+    def listing(*args: Any, **named: Any) -> Any:
+        found = arange(*args, **named)
+        listed.append(len(found))
+        return found
+
+    monkeypatch.setattr(np, "arange", listing)
+    for at in range(20_000, 20_100, 10):
+        push_and_advance(engine, list(range(at, at + 10)), list(range(at, at + 10)))
+    assert max(listed) < 1_000
 
 
 def test_a_query_that_cannot_be_added_changes_nothing() -> None:
