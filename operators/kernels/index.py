@@ -170,12 +170,11 @@ def has_keys(
         e = hi - 1 - ((hi - head) & mask)
         while e >= lo:
             slot = e & mask
-            found = ring_keys[slot]
-            if found == key and ring_ts[slot] < before:
+            if ring_keys[slot] == key and ring_ts[slot] < before:
                 out[i] = True
                 break
             step = np.int64(dist[slot])
-            if step == 0 or (found ^ key) & buckets != 0:
+            if step == 0 or (ring_keys[slot] ^ key) & buckets != 0:
                 break
             e -= step
     return out

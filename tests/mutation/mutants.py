@@ -94,7 +94,10 @@ MUTANTS: list[Mutant] = [
         ("ring_keys[slot] == key and ring_ts[slot] < before", "ring_keys[slot] == key"),
         ("ring_keys[slot] == key and ring_ts[slot] < before", "ring_ts[slot] < before"),
         ("ring_keys[slot] == key and ring_ts[slot] < before", "ring_keys[slot] == key and ring_ts[slot] <= before"),
-        ("step = np.int64(dist[slot])\n            if step == 0:", "step = np.int64(0)\n            if step == 0:"),
+        ("step = np.int64(dist[slot])\n            if step == 0 or", "step = np.int64(0)\n            if step == 0 or"),
+        ("elif (found ^ key) & buckets != 0:", "else:"),
+        ("elif (found ^ key) & buckets != 0:", "elif False:"),
+        ("step == 0 or (ring_keys[slot] ^ key) & buckets != 0", "step == 0 or ring_keys[slot] != key"),
     ),
     *_of(
         "kernels/ring.py",
@@ -401,6 +404,11 @@ MUTANTS: list[Mutant] = [
         ("low = min(marks)", "low = max(marks)"),
         ("if not p.clock.closed]", "]"),
         ("overtaken = taken & (batch.ts < cut)", "overtaken = taken & (batch.ts <= cut)"),
+        (
+            "rest = chunk.batch.slice(chunk.start, len(chunk.batch))\n            size",
+            "rest = chunk.batch\n            size",
+        ),
+        ("_ascending(Batch.concat(some))", "Batch.concat(some)"),
     ),
     *_of(
         "data/watermark.py",
