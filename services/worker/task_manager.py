@@ -3,8 +3,8 @@
 `TaskManager` runs on the event loop, tasks run in threads. It implements the transport's `Flow`.
 
 In a rebalance it first asks every task to deliver its results (`settle`). Then it compares the new assignment with the
-running tasks. A task that stays assigned continues with its state in memory. A task that is no longer assigned ends. A
-new task is opened in the background, so that group membership never waits for a task. Continuing is safe even if
+running tasks. A task that stays assigned continues with its state in memory. A task that is no longer assigned ends and
+a new task is opened in the background, so that group membership never waits for a task. Continuing is safe even if
 another worker ran the task in between and this worker did not notice: that worker has fenced our producer, so our next
 commit fails.
 
@@ -175,10 +175,9 @@ class TaskManager:
         found = {self._layout.task_of(tp.topic, tp.partition) for tp in partitions}
         # A partition that was added meanwhile may belong to a task that does not exist yet.
         numbers = {number for number in found if number is not None and number < self._layout.tasks}
+        # Tasks end in the background, too: aiokafka sends no heartbeats before this method returns.
         for number in sorted(set(self._assignments) - numbers):
-            # While one task ends, `close` may take the others.
-            if (assignment := self._assignments.pop(number, None)) is not None:
-                await self._drop_assignment(assignment)
+            self._spawn(self._end_dropped(number, self._take_task(self._assignments.pop(number))))
         generation = self.consumer.generation() if self.consumer else NOT_JOINED
         member, _ = generation
         if not member or self._closing:
@@ -196,7 +195,7 @@ class TaskManager:
                 self._start_opening(assignment, 0.0)
             elif assignment.task is not None and assignment.member != member:
                 # We dropped out of the group in between, and another worker may have run the task.
-                await self._end_assignment(assignment)
+                self._take_task(assignment)
                 self._start_opening(assignment, 0.0)
 
     def failed(self, error: BrokerError) -> None:
@@ -499,19 +498,23 @@ class TaskManager:
             await asyncio.sleep(SETTLE_POLL_S)
         return over
 
-    async def _drop_assignment(self, assignment: TaskAssignment) -> None:
-        """End an assignment that is no longer this worker's."""
-        await self._end_assignment(assignment)
-        self._metrics.revoked(assignment.number)
-
-    async def _end_assignment(self, assignment: TaskAssignment) -> None:
-        """End an assignment's task; what it has open is delivered if Kafka answers in time."""
+    def _take_task(self, assignment: TaskAssignment) -> Task | None:
+        """Take its task from an assignment; returns it if its thread has to be ended."""
         if assignment.opening is not None and not assignment.opening.done():
             assignment.opening.cancel()
         task = assignment.task
         assignment.clear_task()
-        if task is not None and task.outcome is None:
+        if task is None or task.outcome is not None:
+            return None
+        self._ending.add(task)
+        return task
+
+    async def _end_dropped(self, number: int, task: Task | None) -> None:
+        """End the task of an assignment that is no longer this worker's; what it has open is delivered if Kafka answers
+        in time."""
+        if task is not None:
             await self._end(task)
+        self._metrics.revoked(number)
 
     async def _end(self, task: Task) -> None:
         """End a task. If its thread does not end in time, the next task of its number will wait for that."""
@@ -527,9 +530,8 @@ class TaskManager:
         self._closing = True
         assignments, self._assignments = list(self._assignments.values()), {}
         ending = list(self._ending)
-        await asyncio.gather(*(self._drop_assignment(assignment) for assignment in assignments))
-        for task in ending:
-            await self._end(task)
+        dropped = [self._end_dropped(one.number, self._take_task(one)) for one in assignments]
+        await asyncio.gather(*map(self._end, ending), *dropped)
         if self._unwanted:
             await asyncio.wait(self._unwanted, timeout=SETTLE_S)
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -465,6 +465,45 @@ def test_a_task_waits_for_the_thread_of_its_former_incarnation(monkeypatch: pyte
     asyncio.run(moved())
 
 
+@pytest.mark.parametrize("member", ["member", "another"])
+def test_a_rebalance_does_not_wait_for_tasks_to_end(monkeypatch: pytest.MonkeyPatch, member: str) -> None:
+    """No heartbeats are sent before the group's assignment has been taken: a task that took longer than the session to
+    end, or many one after the other, put the worker out of its group, with all its other tasks."""
+    monkeypatch.setattr(manager, "SETTLE_S", 2.0)
+    may_end = threading.Event()
+    opened: list[int] = []
+
+    def open_task(number: int, *given: object) -> Task:
+        opened.append(number)
+        return cast(Task, StuckTask(number, threading.Event(), may_end))
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                await asyncio.sleep(0)
+
+    async def moved() -> None:
+        task_manager = task_manager_of(open_task, partitions=3)
+        await task_manager.assigned([TP("l", number) for number in range(3)])
+        await until(lambda: all(one.task is not None for one in task_manager.assignments()))
+        consumer: Any = task_manager.consumer
+        consumer.generation = lambda: (member, 2)
+        began = time.monotonic()
+        await task_manager.assigned([TP("l", 0)])
+        assert time.monotonic() - began < 1.0
+        (left,) = task_manager.assignments()
+        assert (left.task is None) == (member == "another"), "another worker may have run it"
+        closing = asyncio.create_task(task_manager.close())
+        await asyncio.sleep(0.2)
+        assert not closing.done(), "their open epochs are delivered, if Kafka answers"
+        may_end.set()
+        await closing
+        assert not task_manager.has_threads
+        assert sorted(opened) == [0, 1, 2]
+
+    asyncio.run(moved())
+
+
 def test_tasks_begin_anew_once_all_threads_have_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """When partitions were added, or the group did not answer, the worker's next tasks did not wait for a thread that
     was computing: they had no disk until the next restart."""
