@@ -58,6 +58,8 @@ def _screen(snapshot: Snapshot, middle: Sequence[RenderableType]) -> RenderableT
     """Return the headline, something about the query, and the tasks."""
     head = snapshot.headline
     parts: list[RenderableType] = [Text(head.text, style=STYLES[head.tone])]
+    if head.advice:
+        parts.append(Text(head.advice))
     if snapshot.problem:
         parts.append(Text(snapshot.problem, style="red"))
     tasks = _table(("task", "state", "up to", "core", "state size", "waiting", "says"), ("state", "says"))

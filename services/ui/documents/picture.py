@@ -77,7 +77,7 @@ def head_and_tasks(snapshot: Snapshot) -> Document:
     head = snapshot.headline
     return {
         "now": snapshot.now_ms,
-        "headline": {"tone": head.tone, "reached": head.reached, "held": head.held},
+        "headline": {"tone": head.tone, "reached": head.reached, "held": head.held, "advice": head.advice},
         "problem": snapshot.problem,
         "tasks": _tasks(snapshot),
     }

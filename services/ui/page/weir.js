@@ -31,10 +31,11 @@ function setText(place, text) {
 
 function showHeadline() {
   const lost = Date.now() - heard > LOST_MS;
-  const { tone, reached, held } = state.headline;
+  const { tone, reached, held, advice } = state.headline;
   const text = lost ? `This page has not heard from its server for ${duration(Date.now() - heard)}.` : `${reached}${held ? `, held by ${held}` : ""}.`;
   at("headline").dataset.tone = lost ? "ill" : tone;
   setText(at("headline"), text);
+  setText(at("advice"), lost ? "" : advice);
   document.title = `${state.query}: ${text}`;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from operators.data.watermark import END
 from schemas.messages.control import COMPUTING, DELIVERING
@@ -24,6 +25,14 @@ UNEVEN_S = 10.0
 
 FAR_BEHIND_S = 86_400.0
 """Events that are older than this are a replay of old data: how far they are behind the clock tells nothing."""
+
+SILENT_ADVICE = (
+    "See what writes to it. If it may be silent, give its stream an idle_timeout: results go on without it then."
+)
+
+BUSY_ADVICE = (
+    "Give it a core of its own: with several tasks more workers, else PARTITION BY or --placement per-operator."
+)
 
 
 class Tone(StrEnum):
@@ -77,16 +86,26 @@ class Headline:
     Attributes:
         reached: how far results are.
         held: what holds them back; empty where nothing does.
+        advice: what to do about that; empty where the sentence says it.
     """
 
     tone: Tone
     reached: str
     held: str = ""
+    advice: str = ""
 
     @property
     def text(self) -> str:
         """The whole sentence."""
         return f"{self.reached}, held by {self.held}." if self.held else f"{self.reached}."
+
+
+class _Held(NamedTuple):
+    """The parts of a `Headline` about what holds results back."""
+
+    tone: Tone
+    held: str = ""
+    advice: str = ""
 
 
 def headline(tasks: Sequence[TaskView], expected: int, now_ms: int) -> Headline:
@@ -108,11 +127,11 @@ def headline(tasks: Sequence[TaskView], expected: int, now_ms: int) -> Headline:
         names = ("task " if len(absent) == 1 else "tasks ") + ", ".join(map(str, absent))
         return Headline(Tone.ILL, _reached(tasks, now_ms), f"{names}, which no worker runs")
     slowest = min(tasks, key=lambda task: task.cut)
-    tone, held = _held(slowest, now_ms)
+    tone, held, advice = _held(slowest, now_ms)
     if not held:
         ill = next((task for task in tasks if task.problem), None)
-        tone, held = (Tone.WELL, "") if ill is None else _held(ill, now_ms)
-    return Headline(tone, _reached(tasks, now_ms), held)
+        tone, held, advice = _Held(Tone.WELL) if ill is None else _held(ill, now_ms)
+    return Headline(tone, _reached(tasks, now_ms), held, advice)
 
 
 def _reached(tasks: Sequence[TaskView], now_ms: int) -> str:
@@ -128,29 +147,33 @@ def _reached(tasks: Sequence[TaskView], now_ms: int) -> str:
     return f"Final up to {shown}{late}"
 
 
-def _held(task: TaskView, now_ms: int) -> tuple[Tone, str]:
+def _held(task: TaskView, now_ms: int) -> _Held:
+    """Return what `Headline` says of what holds a task back."""
     name = f"task {task.number}"
     if task.problem:
-        return Tone.ILL, f"{name}, which failed: {task.problem}"
+        return _Held(Tone.ILL, f"{name}, which failed: {task.problem}")
     if task.state == "recovering":
-        return Tone.HELD, f"{name}, which recovers" + (f": {task.waits_for}" if task.waits_for else "")
+        return _Held(Tone.HELD, f"{name}, which recovers" + (f": {task.waits_for}" if task.waits_for else ""))
     if task.state == "opening":
-        return Tone.HELD, f"{name}, which is being opened" + (f": {task.waits_for}" if task.waits_for else "")
+        return _Held(Tone.HELD, f"{name}, which is being opened" + (f": {task.waits_for}" if task.waits_for else ""))
     if task.silent:
         topic, partition, seconds = max(task.silent, key=lambda one: one[2])
         more = f" and {len(task.silent) - 1} more" if len(task.silent) > 1 else ""
-        return Tone.HELD, f"{topic} partition {partition}{more}, silent for {duration(seconds * 1000)}"
+        place, length = f"{topic} partition {partition}{more}", duration(seconds * 1000)
+        return _Held(Tone.HELD, f"{place}, silent for {length}", SILENT_ADVICE)
     if task.step_s >= SLOW_S and task.step in (DELIVERING, COMPUTING):
-        return Tone.HELD, f"{name}, which has been {task.step} for {duration(task.step_s * 1000)}"
+        return _Held(Tone.HELD, f"{name}, which has been {task.step} for {duration(task.step_s * 1000)}")
     if task.busy is not None and task.busy >= BUSY:
-        return Tone.HELD, f"{name}, which takes {task.busy:.0%} of a core: input comes faster than it is processed"
+        text = f"{name}, which takes {task.busy:.0%} of a core: input comes faster than it is processed"
+        return _Held(Tone.HELD, text, BUSY_ADVICE)
     if task.owed:
-        return Tone.HELD, f"results on disk: at most {task.owed:,} pairs of tuples wait for cleanup"
+        return _Held(Tone.HELD, f"results on disk: at most {task.owed:,} pairs of tuples wait for cleanup")
     if task.slowest and UNEVEN_S <= (now_ms - task.cut) / 1000 < FAR_BEHIND_S:
         topic, partition = task.slowest[0]
         more = f" and {len(task.slowest) - 1} more" if len(task.slowest) > 1 else ""
-        return Tone.HELD, f"{topic} partition {partition}{more}, whose events are older than those of other partitions"
-    return Tone.WELL, ""
+        place = f"{topic} partition {partition}{more}"
+        return _Held(Tone.HELD, f"{place}, whose events are older than those of other partitions")
+    return _Held(Tone.WELL)
 
 
 def duration(ms: float) -> str:

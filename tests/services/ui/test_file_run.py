@@ -57,7 +57,12 @@ def lines(paths: Sequence[Path]) -> int:
 def test_the_page_shows_the_plan_and_what_it_did(folder: Path) -> None:
     with running(folder, "q.sql", "--out", "out.jsonl") as address:
         found = state(address)
-        assert found["state"]["headline"] == {"tone": "well", "reached": "All results are final", "held": ""}
+        assert found["state"]["headline"] == {
+            "tone": "well",
+            "reached": "All results are final",
+            "held": "",
+            "advice": "",
+        }
         assert found["state"]["tasks"][0]["results"] == lines([folder / "out.jsonl"]) > 0, "and they are in the file"
         (plan,) = found["state"]["plans"]
         assert {node["id"] for node in plan["nodes"]} >= {"A", "B", "C", "D"}

@@ -23,7 +23,7 @@ def said(*tasks: TaskView, expected: int | None = None, now_ms: int = NOON) -> s
 
 def test_where_nothing_holds_results_back_it_says_how_far_they_are() -> None:
     assert said(task()) == "Final up to 11:59:56, 3.1 s behind."
-    assert headline([task()], 1, NOON).tone is Tone.WELL
+    assert (headline([task()], 1, NOON).tone, headline([task()], 1, NOON).advice) == (Tone.WELL, "")
 
 
 def test_when_all_sources_have_ended_everything_is_final() -> None:
@@ -35,6 +35,7 @@ def test_a_silent_partition_is_named() -> None:
     found = headline([task(), task(1, 60_000, silent=silent)], 2, NOON)
     assert found.reached == "Final up to 11:59:00, 1 min 0 s behind"
     assert found.held == "humidity partition 2 and 1 more, silent for 41.0 s"
+    assert "idle_timeout" in found.advice
     assert found.tone is Tone.HELD
 
 

@@ -179,6 +179,7 @@ def test_a_silent_partition_is_named(opened: Opened) -> None:
         running.second(health={0: {"silent": [(topic, 2, 41.0)], "waits_for": waits}})
     shown = opened(running)
     shown.until("h1", f"held by {topic} partition 2, silent for 41.0 s")
+    shown.until("#advice", "idle_timeout")
     shown.until('g.node[data-id="A"]', "partition 2 silent")
     shown.until("#tasks tbody", "waits")
     shown.until("#happened", f"Results of task 0 wait for {topic} partition 2, silent since ")
