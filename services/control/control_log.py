@@ -79,7 +79,7 @@ class ControlLog:
             log_level=0,
         )
         self._producer = Producer(self._settings)
-        self._unusable = False
+        self._timed_out = False
         self._follower = LogFollower(
             clients, topic, "control", self._take, poll_s=POLL_S, before=self._call_back, client__id=client_id
         )
@@ -132,7 +132,6 @@ class ControlLog:
         except BufferError:
             return  # Kafka has been unreachable for long; the sender appends again, as after every loss
         except KafkaException as error:
-            self._note(error.args[0])
             self._log.warning("control message not accepted", reason=error.args[0].str())
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -140,7 +139,7 @@ class ControlLog:
         if error is None:
             self._unwritten.discard(topic)
             return
-        self._note(error)
+        self._note_timeout(error)
         if topic not in self._unwritten:
             self._unwritten.add(topic)
             why = reason(error, f"WRITE on topic {topic!r}")
@@ -207,7 +206,7 @@ class ControlLog:
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                self._note(error)
+                self._note_timeout(error)
                 failed.append(error)
             else:
                 written.append(message.offset() or 0)
@@ -218,8 +217,6 @@ class ControlLog:
         try:
             self._producer.produce(self._topic, opened, partition=0, on_delivery=delivered)
         except (BufferError, KafkaException) as error:
-            if isinstance(error, KafkaException):
-                self._note(error.args[0])
             raise BrokerError(f"control topic {self._topic} cannot be written: {error}") from None
         with self._updated:
             self._wait_for(
@@ -238,18 +235,16 @@ class ControlLog:
     def _call_back(self) -> None:
         """Run the delivery callbacks that are due."""
         self._producer.poll(0)
-        if self._unusable:
+        if self._timed_out:
             self._replace_producer()
 
-    def _note(self, error: KafkaError) -> None:
-        """Note whether the producer must be replaced. A fatal error ends it for ever; and tests have shown producers
-        that never wrote again once messages had timed out."""
-        if error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._MSG_TIMED_OUT):
-            self._unusable = True
+    def _note_timeout(self, error: KafkaError) -> None:
+        self._timed_out = self._timed_out or error.code() == KafkaError._MSG_TIMED_OUT
 
     def _replace_producer(self) -> None:
+        """Replace the producer. Tests have shown producers that never wrote again once messages had timed out."""
         former, self._producer = self._producer, Producer(self._settings)
-        self._unusable = False
+        self._timed_out = False
         former.purge()
         former.flush(1.0)  # calls the delivery callbacks, so that `open` learns that its message is lost
 

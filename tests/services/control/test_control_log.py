@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 
 from schemas.errors import NewerFormatError, UsageError
 from schemas.messages.control import RegisteredQuery, Request, Withdraw, encode_control
@@ -102,28 +102,6 @@ def test_what_a_newer_weir_has_written_ends_reading(topics: Topics, clients: Kaf
             with pytest.raises(NewerFormatError, match=newer):
                 waits()
         assert log.view.waiting == ()
-    finally:
-        log.close()
-
-
-def test_a_producer_that_has_failed_for_ever_is_replaced(topics: Topics, clients: KafkaClients) -> None:
-    """After a fatal error of the idempotent producer, such as a sequence that the brokers have lost, it refused every
-    message, and no task could be opened until the worker was restarted."""
-    topic, small = topics("control"), topics("small", max_message_bytes="200")
-    log = ControlLog(clients, topic, "test")
-    former = log._producer = Producer({**log._settings, "enable.gapless.guarantee": True})
-    log.start()
-
-    def replaced() -> bool:
-        log.append(request("a"))
-        return log._producer is not former
-
-    try:
-        log.publish(small, "too large", RegisteredQuery(name="q", text="x" * 2_000))
-        wait_until(replaced, "another producer takes its place")
-        with pytest.raises(KafkaException, match="_FATAL"):
-            former.produce(topic, b"refused")
-        assert log.open(0, "life").incarnations == {0: "life"}
     finally:
         log.close()
 
